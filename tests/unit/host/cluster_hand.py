@@ -33,6 +33,14 @@ class Keep(Computation[str]):
         pass
 
 
+def one_computation() -> Pipeline:
+    """Two intervals, which a source feeds."""
+    pipeline = Pipeline("hand")
+    pipeline.inject(IterableSource("text", []), into=words)
+    pipeline.add(Keep, [subscribe(words, lambda word: word)], name="keep", split_keys=("m",))
+    return pipeline
+
+
 def members(store: MemoryStore, pipeline: Pipeline) -> tuple[int, int, Leader]:
     """Two workers and a leader join the cluster of a new pipeline."""
     mine, other = (
@@ -47,12 +55,10 @@ def members(store: MemoryStore, pipeline: Pipeline) -> tuple[int, int, Leader]:
 
 
 class ClusterHand:
-    """One worker, a leader that this test plays, and another member.  Two intervals; the source is nobody's."""
+    """One worker, a leader that this test plays, and another member.  All intervals and sources are nobody's."""
 
-    def __init__(self) -> None:
-        pipeline = Pipeline("hand")
-        pipeline.inject(IterableSource("text", []), into=words)
-        pipeline.add(Keep, [subscribe(words, lambda word: word)], name="keep", split_keys=("m",))
+    def __init__(self, pipeline: Pipeline | None = None) -> None:
+        pipeline = pipeline or one_computation()
         self.now = 1_000
         self.store = MemoryStore(lambda: self.now)
         self.mine, self.other, led = members(self.store, pipeline)

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel import limits
-from millwheel.cluster import Placement, RunEnding
+from millwheel import Pipeline, Stream, TextCoder, limits, subscribe
+from millwheel.bundles import (
+    CHECKPOINT_FORMAT,
+    Checkpoint,
+    HoldWrites,
+    LogWrite,
+    Produced,
+    StateWrites,
+    TimerWrites,
+    encode_checkpoint,
+)
+from millwheel.cluster import Placement, Reshaping, RunEnding
 from millwheel.core.interval import events as ev
 from millwheel.errors import Fenced
 from millwheel.host import alphabet as he
 from millwheel.host.mapped import MappedOwnership
 from millwheel.host.messages import (
+    Credit,
+    Delivery,
     Disowned,
     Drained,
     HandedOver,
@@ -20,15 +32,18 @@ from millwheel.host.messages import (
     LoadReport,
     MapChanged,
     Open,
+    Receipt,
     RunEnded,
     WatermarksRaised,
 )
 from millwheel.host.progress import progress_of
 from millwheel.host.requests import Reacquire, TakePartitions
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.testing.world.calls import run
 from millwheel.work import InvocationOutcome
-from tests.unit.host.cluster_hand import LEASE_US, ONE, TWO, ClusterHand
+from millwheel_injectors import IterableSource
+from tests.unit.host.cluster_hand import LEASE_US, ONE, TWO, ClusterHand, Keep, words
 
 
 @pytest.fixture
@@ -316,3 +331,104 @@ def test_a_source_is_taken_again_when_somebody_has_given_up_a_partition_that_is_
     begun(hand)
     ((again, _),) = hand.worker.actors.partitions()
     assert again.sequencer > actor.sequencer
+
+
+def test_a_partition_that_waits_for_credit_is_not_read_when_its_source_is_another_workers(hand: ClusterHand) -> None:
+    run(hand.store.open_source("text", {"rows": b""}))
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    place_source(hand, hand.mine)
+    found_partition(hand)
+    begun(hand)
+    hand.place(ONE, TWO, owner=hand.other)
+    place_source(hand, hand.other)
+    read = list[he.HostEffect]()
+    for placed in run(hand.store.cluster_map()).intervals:
+        hello = Hello(placed.id, placed.sequencer, 0, placed.low, placed.high)
+        for said in (hello, Credit(placed.id, placed.sequencer, 0, 1_000)):
+            read += hand.worker.handle(he.Received(f"w{hand.other}", said), hand.now)
+    assert not [effect for effect in read if isinstance(effect, he.ReadRows)]
+
+
+sums = Stream("sums", TextCoder())
+
+
+def relayed(listed: bool) -> Pipeline:
+    """words -> first -> sums -> last, or `first` does not list `sums` any more."""
+    pipeline = Pipeline("hand")
+    pipeline.inject(IterableSource("text", []), into=words)
+    pipeline.inject(IterableSource("more", []), into=sums)
+    pipeline.add(Keep, [subscribe(words, lambda word: word)], [sums] if listed else [], name="first")
+    pipeline.add(Keep, [subscribe(sums, lambda word: word)], name="last")
+    return pipeline
+
+
+def left_over(hand: ClusterHand, interval: IntervalId) -> None:
+    """The earlier version of a computation has sent to both ends of the keys, and nobody has acked it."""
+    subscription = run(hand.store.open_pipeline(relayed(True).graph().shape())).subscriptions["last<sums"]
+    hand.place(interval, owner=hand.other)
+    (placed,) = [placed for placed in run(hand.store.cluster_map()).intervals if placed.id == interval]
+    producer = ProducerId(placed.sequencer)
+    made = Produced(subscription, producer, SequenceNumber(0), ["a", "z"], [b"v", b"v"], [7, 7])
+    image = Checkpoint(
+        format=CHECKPOINT_FORMAT, shape="", epoch=0, ids=[], produced=[made], acked=[], state=StateWrites(),
+        timers=TimerWrites(), holds=HoldWrites(), sinks=[], quarantined=[],
+    )  # fmt: skip
+    assert run(hand.store.commit([LogWrite(interval, placed.sequencer, Seq(1), 0, encode_checkpoint(image))]))
+
+
+def deliveries(hand: ClusterHand) -> dict[IntervalId, list[str]]:
+    """What was sent to the other worker, after its intervals of `last` have said hello."""
+    hand.told.clear()
+    for placed in run(hand.store.cluster_map()).intervals:
+        if placed.computation == "last":
+            hello = Hello(placed.id, placed.sequencer, 0, placed.low, placed.high)
+            hand.give(he.Received(f"w{hand.other}", hello))
+    found: dict[IntervalId, list[str]] = {}
+    for delivery in hand.of(Delivery):
+        found.setdefault(delivery.bundle.target, []).extend(delivery.bundle.keys)
+    return found
+
+
+def test_what_an_earlier_version_has_left_on_a_stream_is_grouped_anew_too_when_its_receiver_is_split() -> None:
+    hand = ClusterHand(relayed(False))
+    first, last = sorted(i.id for i in run(hand.store.cluster_map()).intervals)
+    left_over(hand, first)
+    run(hand.store.open_pipeline(relayed(False).graph().shape()))
+    hand.give(he.Started())
+    hand.place(first, owner=hand.mine)
+    hand.place(last, owner=hand.other)
+    assert deliveries(hand) == {last: ["a", "z"]}
+    hand.place(last, owner=None)
+    version = run(hand.store.cluster_map()).version
+    changed = run(hand.store.reshape(Reshaping(hand.epoch, version, (last,), ("m",))))
+    assert changed is not None
+    hand.give(he.Received(hand.leader, MapChanged(changed[0])))
+    low, high = (i.id for i in run(hand.store.cluster_map()).intervals if i.computation == "last")
+    hand.place(low, high, owner=hand.other)
+    assert deliveries(hand) == {low: ["a"], high: ["z"]}
+
+
+@pytest.mark.parametrize("acked", [False, True])
+def test_an_interval_that_is_going_to_be_split_is_kept_until_all_that_it_has_sent_is_acked(acked: bool) -> None:
+    """Else only one of its successors sends it again, and what the other one sends overtakes it."""
+    hand = ClusterHand(relayed(False))
+    first, last = sorted(i.id for i in run(hand.store.cluster_map()).intervals)
+    left_over(hand, first)
+    run(hand.store.open_pipeline(relayed(False).graph().shape()))
+    hand.give(he.Started())
+    hand.place(first, owner=hand.mine)
+    hand.place(last, owner=hand.other)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.give(he.Received(hand.leader, HandOver((first,), (), acked)))
+    for _ in range(20):
+        hand.pass_time()
+    assert hand.of(HandedOver) == ([] if acked else [HandedOver((first,), ())])
+    if acked:
+        (placed,) = [placed for placed in run(hand.store.cluster_map()).intervals if placed.id == last]
+        hand.told.clear()
+        hand.give(he.Received(f"w{hand.other}", Hello(last, placed.sequencer, 0)))
+        (sent,) = hand.of(Delivery)
+        hand.give(he.Received(f"w{hand.other}", Receipt(last, first, sent.bundle.number)))
+        for _ in range(20):
+            hand.pass_time()
+        assert hand.of(HandedOver) == [HandedOver((first,), ())]

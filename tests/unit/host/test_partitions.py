@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from millwheel import limits
@@ -12,9 +13,10 @@ from millwheel.core.interval import events as ev
 from millwheel.core.source.row_counts import RowCounts
 from millwheel.errors import SourceError
 from millwheel.host import alphabet as he
-from millwheel.host.messages import Claimed, Concluded, Credit, Excused, Hello, SourceBound, WatermarkReport
+from millwheel.host.messages import Claimed, Concluded, Credit, Delivery, Excused, Hello, SourceBound, WatermarkReport
 from millwheel.host.skews import Skews
 from millwheel.ids import Sequencer, SubscriptionId, sequence_numbers
+from millwheel.limits import POLL_DELAY_US
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import PositionWrite, SourcePosition
 from millwheel.testing.world.calls import run
@@ -135,10 +137,58 @@ def rows(position: SourcePosition, *times: int, finished: bool = False) -> ev.Ro
     return ev.RowsRead(keyed, count, count, b"s", max(times, default=MIN_TIME), finished, count > 0)
 
 
+def test_those_to_come_are_bounded_by_the_clock_before_the_search_began_while_all_that_are_there_are_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What came while somebody searched may not have been seen: its rows are written later than the search began."""
+    hand = begun("a")
+    source = hand.worker.graph.sources["text"].source
+    for name, value in (("idle_after_us", 1), ("disorder_us", 0)):
+        monkeypatch.setattr(source, name, value, raising=False)
+    hand.give(he.Started())
+    answer(hand, he.Discover, found("a", complete=False, pending=5))
+    (position,) = opened(hand).values()
+    for hello in hand.of(Hello):
+        hand.give(he.Received("worker", hello))
+    for credit in hand.of(Credit):
+        given = hand.give(he.Received("worker", credit))
+    for _ in range(2):  # the first look begins the silence
+        (read,) = reads(given)
+        hand.give(he.RowsArrived(read.interval, read.sequencer, rows(position), hand.now))
+        hand.now += POLL_DELAY_US
+        given = hand.give(he.Tick())
+    for pause in [ask for ask in hand.waiting if isinstance(ask.wish, he.Pause)]:
+        hand.waiting.remove(pause)
+        hand.give(he.Answered(pause.token, None))
+    hand.told.clear()
+    began = hand.now
+    hand.now += 70_000
+    answer(hand, he.Discover, he.Discovery((), False, 5, began))
+    assert hand.of(SourceBound) == [SourceBound("source:text", began)]
+
+
 def test_nothing_is_read_before_a_receiver_gives_credit() -> None:
     _, position, effects = serving()
     (read,) = reads(effects)
     assert (read.interval, read.upto) == (position.interval, None)
+
+
+def test_what_is_sent_again_after_a_hello_counts_against_the_credit_that_begins_with_it() -> None:
+    """The receiver counts it, too: a sender that did not would send more than was promised."""
+    hand, position, effects = serving()
+    (read,) = reads(effects)
+    (read,) = reads(hand.give(he.RowsArrived(read.interval, read.sequencer, rows(position, 5, 6), 0)))
+    (sent,) = hand.of(Delivery)
+    ((actor, _),) = hand.worker.actors.intervals()
+    hand.give(he.Received("worker", Hello(actor.interval, actor.sequencer, 1)))
+    assert [delivery.bundle for delivery in hand.of(Delivery)] == [sent.bundle]
+    size = sent.bundle.size()
+    credit = Credit(actor.interval, actor.sequencer, 1, size)
+    hand.give(he.Received("worker", credit))
+    hand.give(he.RowsArrived(read.interval, read.sequencer, rows(position), 0))
+    hand.now += POLL_DELAY_US
+    assert not reads(hand.give(he.Tick())), "all that was promised is sent"
+    assert reads(hand.give(he.Received("worker", msgspec.structs.replace(credit, upto_bytes=size + 1))))
 
 
 def test_a_partition_is_forgotten_when_its_end_is_durable_and_everybody_has_acked_it() -> None:

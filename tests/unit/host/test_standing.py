@@ -66,6 +66,19 @@ def test_nobody_is_heard_about_what_is_being_placed() -> None:
     assert standing.admit("w7", report(5)) is not None
 
 
+def test_while_a_source_is_being_placed_its_last_owner_cannot_say_either_which_partitions_are_open() -> None:
+    # Else all that it says behind that would count, and the store may have given the source to another one.
+    standing = opened()
+    standing.suspend([], ["s"])
+    assert standing.admit("w7", Open("source:s", (TWO,))) is None
+    assert standing.admit("w7", SourceBound("source:s", 3)) is None
+    standing.follow(found(7, 5))
+    standing.resume()
+    assert standing.admit("w7", SourceBound("source:s", 3)) is None, "it was placed in vain, and has to say all again"
+    assert standing.admit("w7", Open("source:s", (TWO,))) is not None
+    assert standing.admit("w7", SourceBound("source:s", 3)) is not None
+
+
 def opened(owner: int = 7) -> Standing:
     """The owner of the source has said which partitions are open."""
     standing = Standing()

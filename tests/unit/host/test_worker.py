@@ -40,6 +40,7 @@ class Hand:
 
     def __init__(self, later: type[StoreCall] | None = None, outputs: Sequence[Stream[str]] = ()) -> None:
         self._later = later
+        self.now = 1_000
         pipeline = Pipeline("hand")
         pipeline.inject(IterableSource("text", []), into=words)
         pipeline.add(Keep, [subscribe(words, lambda word: word)], outputs)
@@ -49,7 +50,7 @@ class Hand:
         self.waiting: list[he.Ask] = []
 
     def give(self, event: he.HostEvent) -> list[he.HostEffect]:
-        effects = self.worker.handle(event, 1_000)
+        effects = self.worker.handle(event, self.now)
         for effect in effects:
             match effect:
                 case he.Tell(_, message):
