@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millwheel import Computation, Context, JsonCoder, ListCell, MapCell, Record, Timer, ValueCell, limits
@@ -325,6 +325,59 @@ def test_timers_wait_in_order_and_see_what_earlier_ones_did() -> None:
     done = machine.go(work(timers=timers, cache=machine.cache))
     assert fired == [("b", "t"), ("a", "first"), ("a", "last")]
     assert done.timers == {"a": {("watermark", "cancelled"): None}}
+
+
+TAGS = "pqrstu"
+timer_scripts = st.lists(
+    st.tuples(
+        st.booleans(),
+        st.lists(st.tuples(st.integers(1, len(TAGS)), st.one_of(st.none(), st.integers(0, 9))), max_size=2),
+    ),
+    min_size=len(TAGS), max_size=len(TAGS),
+)  # fmt: skip
+"""By place of the tag: whether the hook asks for state, and which later tags it sets (to a time after its own) or cancels."""
+
+
+@given(
+    timer_scripts,
+    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(TAGS), st.integers(1, 20)), min_size=1, max_size=6),
+)
+@example(
+    script=[(False, [(2, 2)]), (True, []), *[(False, list[tuple[int, int | None]]())] * 4],
+    listed=[("a", "p", 4), ("a", "q", 5), ("a", "s", 8)],
+)
+def test_whether_hooks_wait_for_state_changes_nothing_about_which_timers_of_a_key_fire_and_in_which_order(
+    script: list[tuple[bool, list[tuple[int, int | None]]]], listed: list[tuple[str, str, int]]
+) -> None:
+    timers = {(key, tag): Timer(key, tag, at) for key, tag, at in listed}
+    due = sorted(timers.values(), key=lambda timer: (timer.timestamp, timer.key, timer.tag))
+
+    def fired_by_key(rows: Rows) -> dict[str, list[tuple[str, int]]]:
+        fired: dict[str, list[tuple[str, int]]] = {}
+
+        def hook(it: Any, context: Context, timer: Timer) -> None:
+            place = TAGS.index(timer.tag)
+            waits, changes = script[place]
+            if waits:
+                it.map.get(f"e{8 - place}")  # the first ones are in memory
+            for step, after in changes:
+                if place + step < len(TAGS):
+                    if after is None:
+                        context.cancel_timer(TAGS[place + step])
+                    else:
+                        context.set_timer(TAGS[place + step], timer.timestamp + after)
+            fired.setdefault(timer.key, []).append((timer.tag, timer.timestamp))
+
+        machine = machine_of(hook, rows)
+        asked = work(timers=[*due], cache=machine.cache, watermark=100)
+        asked.chain, asked.reach = 100, {"watermark": (101, ("", "")), "wall": (101, ("", ""))}
+        done = machine.go(asked)
+        assert not done.quarantined
+        assert not [at for changes in done.timers.values() for at in changes.values() if at is not None]
+        return fired
+
+    in_part: Rows = {(key, "map", f"e{i}"): b"1" for key in "ab" for i in range(9)}
+    assert fired_by_key(in_part) == fired_by_key({}), "without rows, all is in memory"
 
 
 def test_a_redrive_waits_where_it_is() -> None:
