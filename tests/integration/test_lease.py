@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import secrets
 import signal
@@ -13,12 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from millwheel import Computation, Context, JsonCoder, Pipeline, Record, Stream, subscribe
 from millwheel.errors import Fenced
+from millwheel.limits import LEASE_LOOK_S
 from millwheel.runtime.lease import KeptLease, LeaseOf
-from millwheel.runtime.lease_keeper import boot_ns, is_stopped
+from millwheel.runtime.lease_keeper import RENEWED, boot_ns, is_stopped
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
@@ -142,6 +145,72 @@ def test_a_store_that_is_away_for_longer_than_the_lease_ends_it(
         with pytest.raises(Fenced):  # it stays lost
             lease.check()
         until(lambda: lost() and "the lease was not renewed" in caplog.text, 60)
+
+
+def test_a_lease_that_the_database_has_ended_is_lost_at_once_and_for_good(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    of, before = joined(postgres.url, pipeline, 600_000_000)
+
+    async def leave() -> None:
+        store = PostgresStore(of.url, of.schema)
+        try:
+            await store.leave(of.incarnation)
+        finally:
+            await store.close()
+
+    def lost() -> bool:
+        try:
+            lease.check()
+        except Fenced:
+            return True
+        return False
+
+    with KeptLease(of, before) as lease:
+        assert not lost()
+        asyncio.run(leave())
+        until(lost, 30)
+        began = time.monotonic()
+        while time.monotonic() - began < 2 * LEASE_LOOK_S:
+            assert lost(), "whatever the clock says of the last renewal"
+            time.sleep(0.01)
+
+
+SLOW_KEEPER = """
+import sys, time
+from millwheel.runtime import lease_keeper
+from millwheel_storage.lease_session import LeaseSession
+
+renew = LeaseSession.renew
+
+def renew_slowly(self, incarnation, lease_us):
+    kept = renew(self, incarnation, lease_us)
+    time.sleep(1)
+    return kept
+
+LeaseSession.renew = renew_slowly
+sys.exit(lease_keeper.main())
+"""
+"""A keeper that hears the database a second late."""
+
+
+def test_a_renewal_counts_from_when_it_was_asked_for_and_not_from_when_it_was_heard(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    """Else a process would act for a while after the database has let its lease end."""
+    of, _ = joined(postgres.url, pipeline, 600_000_000)
+    given = json.dumps({**msgspec.structs.asdict(of), "parent": os.getpid()})
+    command = [sys.executable, "-c", SLOW_KEEPER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as keeper:
+        assert keeper.stdin is not None
+        assert keeper.stdout is not None
+        keeper.stdin.write(given.encode() + b"\n")
+        keeper.stdin.flush()
+        kind, _, asked_ns = keeper.stdout.readline().decode().partition(" ")
+        heard_ns = boot_ns()
+        keeper.kill()
+    assert kind == RENEWED
+    assert heard_ns - int(asked_ns) >= 1e9
 
 
 SENDER = """

@@ -653,6 +653,23 @@ def test_an_old_stream_does_not_replace_a_newer_one(caplog: pytest.LogCaptureFix
     asyncio.run(scenario())
 
 
+def test_a_process_that_takes_the_place_of_one_that_has_called_more_often_is_heard_at_its_first_call() -> None:
+    async def scenario() -> None:
+        async with pair_of_nodes() as (a, b, _proxy):
+            await a.transport.close()
+            await until(lambda: not b.transport.open_channels())
+            later = Node("a")
+            try:
+                await later.transport.start()
+                later.transport.peers({"b": b.address})
+                await until(lambda: later.opened)
+                assert later.transport._attempts == 1
+            finally:
+                await later.transport.close()
+
+    asyncio.run(scenario())
+
+
 def test_streams_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with pair_of_nodes() as (a, b, _):
