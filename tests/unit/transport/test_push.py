@@ -19,6 +19,7 @@ import pytest
 from millwheel import limits
 from millwheel.api.snapshots import Checkpoints, Snapshots
 from millwheel.errors import ChannelError, LimitError, MillwheelError, PushError, PushRefused, TimestampError
+from millwheel.model import to_us
 from millwheel.push import AsyncPusher, Pusher
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.transport.certificates import OwnAuthority, keep
@@ -367,6 +368,33 @@ def test_a_malformed_client_gets_a_status_and_disturbs_nobody(
             assert says in found[1]
             await pusher.push(*record(1))
         await check_ledger(store, 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_has_said_all_gets_the_rest_of_its_answers_before_its_stream_ends() -> None:
+    async def kept(address: str, *messages: bytes) -> int:
+        async with grpc.aio.insecure_channel(address) as channel:
+            method: Any = channel.stream_stream(PUSH)
+            call, told = method(), 0
+            for message in messages:
+                await call.write(message)
+            await call.done_writing()
+            while (data := await call.read()) is not grpc.aio.EOF:
+                told = max(told, pb.PushReply.FromString(data).kept)
+            assert await call.code() is grpc.StatusCode.OK
+            return told
+
+    async def scenario() -> None:
+        store, source = MemoryStore(), PushSource(ORDERS, LOOPBACK)
+        brought = [record(n) for n in range(100)]
+        request = pb.PushRequest(
+            ids=[str(id_).encode() for id_, _, _ in brought], values=[value for _, value, _ in brought],
+            timestamps=[to_us(at) for _, _, at in brought],
+        )  # fmt: skip
+        async with running(store, source):
+            assert await kept(source.address, opening(), request.SerializeToString()) == 100
+        await check_ledger(store, 100)
 
     asyncio.run(scenario())
 
