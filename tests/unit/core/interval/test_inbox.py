@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from millwheel import limits
@@ -107,6 +109,42 @@ def test_what_waits_holds_back_by_its_oldest_record() -> None:
     waiting.take(3, FREE)
     assert waiting.oldest() == 40
     assert inbox().oldest() == MAX_TIME
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_is_taken_or_put_back_what_waits_is_a_list_of_records(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order of arrival, whatever their event times are; a bundle is acked with its last record."""
+    monkeypatch.setattr(limits, "WHOLE_BUNDLES_RECORDS", 6)
+    dice, waiting, number = random.Random(seed), Inbox(), 0
+    model: list[tuple[int, int]] = []
+    """(event time, number of the bundle that is acked with this record, or 0)."""
+    for _ in range(60):
+        if dice.random() < 0.5:
+            number += 1
+            times = [dice.randrange(100) for _ in range(dice.randrange(1, 6))]
+            made = item(number, *range(len(times)))
+            assert made.part is not None
+            part = msgspec.structs.replace(made.part, timestamps=times)
+            waiting.put(msgspec.structs.replace(made, part=part, oldest=min(times)))
+            model += [(at, 0) for at in times[:-1]] + [(times[-1], number)]
+        else:
+            most = dice.randrange(1, 9)
+            items = waiting.take(most, FREE)
+            parts = [(it, it.part) for it in items if it.part is not None]
+            found = [(at, 0) for it, part in parts for at in part.timestamps]
+            assert [it.oldest for it, _ in parts] == [min(part.timestamps) for _, part in parts]
+            assert [at for at, _ in found] == [at for at, _ in model[: len(found)]]
+            assert bool(found) == bool(model)
+            assert [it.number for it in items if it.number] == [acked for _, acked in model[: len(found)] if acked]
+            if dice.random() < 0.3:
+                waiting.put_back(items)
+            else:
+                del model[: len(found)]
+        assert waiting.oldest() == min((at for at, _ in model), default=MAX_TIME)
+        assert waiting.records == len(model)
+        assert waiting.size_bytes == (1 + limits.RECORD_OVERHEAD_BYTES) * len(model)
 
 
 def suspecting(key: str, *timestamps: int) -> Suspects:
