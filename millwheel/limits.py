@@ -262,6 +262,9 @@ STORE_STATEMENT_TIMEOUT_MS: Final = 60_000
 STORE_RECONNECT_LIMIT_US: Final = 30_000_000
 """How long a call waits for a Postgres that is restarting before it reports the store as unavailable."""
 
+STORE_POOLER_LOOKS: Final = 3
+"""How often two sessions behind a pooler are compared: others may use its sessions meanwhile."""
+
 STORE_CONFLICT_ATTEMPTS: Final = 8
 """Tries of a transaction that deadlocked with a sink's other writers, before it is given back as unavailable."""
 

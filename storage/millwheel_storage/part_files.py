@@ -27,7 +27,7 @@ from millwheel.errors import MillwheelError, StoreError
 from millwheel.limits import PART_FILES_REST_S
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres.blocking import check_owner
-from millwheel_storage.postgres.connection import store_place
+from millwheel_storage.postgres.connection import CLIENT_ENCODING, store_place
 from millwheel_storage.schema.shape_checks import schema_name
 
 Format = Literal["jsonl", "parquet"]
@@ -57,7 +57,7 @@ class PartFiles:
         """Write a file for every part that is sealed now.  Returns the paths."""
         self._directory.mkdir(parents=True, exist_ok=True)
         try:
-            with psycopg.connect(self._store) as connection:
+            with psycopg.connect(self._store, client_encoding=CLIENT_ENCODING) as connection:
                 connection.execute("SELECT set_config('search_path', %s, true)", (f'"{schema_name(self._pipeline)}"',))
                 check_owner(connection, self._pipeline)
                 connection.commit()

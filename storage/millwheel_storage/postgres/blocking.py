@@ -15,7 +15,7 @@ from millwheel.bundles import CHECKPOINT_FORMAT
 from millwheel.cluster import Member
 from millwheel.errors import IncompatibleStore, InvariantError, StoreError
 from millwheel_storage.decisions import Alive, check_unused
-from millwheel_storage.postgres.connection import not_connected, translated
+from millwheel_storage.postgres.connection import CLIENT_ENCODING, not_connected, translated
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, schema_name
 from millwheel_storage.statements import opening, placing
 
@@ -34,9 +34,16 @@ class ReaderConnection(psycopg.Connection[tuple[Any, ...]]):
 def reachable(url: str, autocommit: bool = False) -> ReaderConnection:
     """A blocking connection; `StoreUnavailable` if there is no Postgres at `url`, a `StoreError` if it refuses us."""
     try:
-        return ReaderConnection.connect(url, autocommit=autocommit)
+        connection = ReaderConnection.connect(url, autocommit=True, client_encoding=CLIENT_ENCODING)
     except psycopg.OperationalError as error:
         raise not_connected(error) from error
+    try:
+        connection.execute(opening.SETTLE)
+    except BaseException:
+        connection.close()
+        raise
+    connection.autocommit = autocommit
+    return connection
 
 
 def connected(url: str, pipeline: str) -> ReaderConnection:

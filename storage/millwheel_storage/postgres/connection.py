@@ -46,7 +46,11 @@ REFUSED: Final = re.compile(
 """Why waiting is useless.  Of a connection that fails, the client library passes on the words and not the code.  A
 server that speaks another language (`lc_messages`) is waited for."""
 
-_KEEPALIVE: Final = {
+CLIENT_ENCODING: Final = "utf8"
+"""Of every connection, whatever the URL, the environment, the role or the database says: texts are packed as UTF-8 here."""
+
+_CONNECT: Final = {
+    "client_encoding": CLIENT_ENCODING,
     "connect_timeout": 5,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -129,7 +133,7 @@ class Session:
             delay_s = min(2 * delay_s, STORE_LONGEST_DELAY_S)
 
     async def _connect(self) -> Connection:
-        connection = await Connection.connect(self._url, autocommit=True, **_KEEPALIVE)  # type: ignore[arg-type]
+        connection = await Connection.connect(self._url, autocommit=True, **_CONNECT)  # type: ignore[arg-type]
         settings = (
             f'"{self._schema}"',
             str(STORE_LOCK_TIMEOUT_MS),

@@ -55,6 +55,7 @@ from millwheel_storage.postgres import (
 from millwheel_storage.postgres.catalogue import Catalogue, IntervalPlace
 from millwheel_storage.postgres.connection import SessionLabel, SessionPool
 from millwheel_storage.postgres.log_appends import Commits, Pair
+from millwheel_storage.postgres.pooled import refuse_shared_sessions
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.postgres.rearranged import rearrange
 from millwheel_storage.schema.creation import open_schema
@@ -105,6 +106,7 @@ class PostgresStore:
         check_shape(shape, RESERVED_NAMES)
         if schema_name(shape.name) != self.schema:
             raise StoreError(f"this store is for schema {self.schema!r}, not for pipeline {shape.name!r}")
+        await refuse_shared_sessions(self._folds, self._loads)
         opened = await self._folds.run(
             lambda connection: open_schema(connection, self.schema, shape, partial(rearrange, connection))
         )

@@ -78,11 +78,12 @@ async def living(connection: Connection) -> list[Alive]:
 
 
 async def _check_settings(connection: Connection) -> None:
-    """Exactly-once rests on these: with any of them off, an acknowledged commit can be lost."""
+    """Exactly-once rests on these: with any of them off, an acknowledged commit can be lost.  `synchronous_commit` is no
+    setting of the server alone: each session turns it on (`opening.SETTLE`)."""
     row = await (await connection.execute(opening.SAFE_SETTINGS)).fetchone()
     if row is None:
         raise InvariantError("there is no row")
-    for name, value in zip(("fsync", "full_page_writes", "synchronous_commit"), row, strict=True):
+    for name, value in zip(("fsync", "full_page_writes"), row, strict=True):
         if value == "off":
             raise StoreError(f"Postgres runs with {name} = off, which can lose commits; turn it on")
 

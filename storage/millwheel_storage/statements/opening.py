@@ -6,9 +6,20 @@ from typing import Final
 
 from psycopg import sql
 
-CONFIGURE: Final = """
-SELECT set_config('search_path', %s, false), set_config('lock_timeout', %s, false),
+SETTLE: Final = """
+SELECT set_config('default_transaction_isolation', 'read committed', false),
+       set_config('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), false),
+       set_config('DateStyle', 'ISO', false), set_config('bytea_output', 'hex', false),
+       set_config('extra_float_digits', '1', false), set_config('quote_all_identifiers', 'off', false)
+"""
+"""What a site may have set for a role or a database, and what every session here rests on.  Whoever waits for a lock has to
+see what was written meanwhile.  What was acknowledged has to be on disk.  The others decide how values look as text."""
+
+CONFIGURE: Final = f"""
+{SETTLE.strip()},
+       set_config('search_path', %s, false), set_config('lock_timeout', %s, false),
        set_config('statement_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false),
+       set_config('idle_session_timeout', '0', false),
        set_config('client_min_messages', 'warning', false), set_config('TimeZone', 'UTC', false),
        set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false),
        set_config('enable_mergejoin', 'off', false), set_config('enable_sort', 'off', false),
@@ -19,8 +30,11 @@ while a table was empty would read all of it in every fold later.  Where a table
 statement asks for chooses one: without sorts, only that index can give it."""
 
 SAFE_SETTINGS: Final = """
-SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit')
+SELECT current_setting('fsync'), current_setting('full_page_writes')
 """
+
+MARK_SESSION: Final = "SELECT pg_backend_pid(), set_config('millwheel.session', %s, false)"
+READ_MARK: Final = "SELECT current_setting('millwheel.session', true)"
 
 LOCK_SCHEMA: Final = "SELECT pg_advisory_xact_lock(hashtextextended('millwheel ' || %s, 0))"
 FIND_SCHEMA: Final = "SELECT FROM pg_namespace WHERE nspname = %s"
