@@ -41,6 +41,8 @@ class ReadEntry(msgspec.Struct, gc=False):
     oldest: int
     rejected: int
     """Rows that were rejected, up to its end."""
+    rows: RowCounts = RowCounts()
+    """All that had been read at its end."""
 
 
 NO_OWNER: Final = Sequencer(0)
@@ -86,6 +88,7 @@ class InjectorCore:
         self._rejected = start.rejected
         """Of the rows whose delivery is durable."""
         self._acked_position: tuple[int, bytes] | None = None
+        self._acked_rows = RowCounts()
         self._answers = answers
         self._kept = self._told = start.position
         """Rows below are durable, and those of which that was told."""
@@ -138,6 +141,7 @@ class InjectorCore:
                 pass
             case ev.WriteFenced():
                 self.halted = True
+                self.rows.refuse()
                 return [ev.Halt(f"source partition of interval {self._interval} was fenced")]
             case _:
                 raise AssertionError(f"an injector core got {type(event).__name__}")
@@ -187,7 +191,7 @@ class InjectorCore:
         self.rows.add(RowCounts(event.count, event.rejected, event.kinds))
         size = 0
         rejected = self._read_to[2] + event.rejected
-        entry = ReadEntry(event.next_position, event.state, set(), MAX_TIME, rejected)
+        entry = ReadEntry(event.next_position, event.state, set(), MAX_TIME, rejected, self.rows.read)
         self._read_to = (event.next_position, event.state, rejected)
         for subscription, (sequences, columns) in event.columns.items():
             for bundle in self._bundles(subscription, sequences, columns):
@@ -212,7 +216,7 @@ class InjectorCore:
         self._end_noted = self._end_noted or finished
         if finished or position != self._noted:
             self._noted = position
-            self.rows.note()
+            self.rows.note(self.rows.read)
             effects.append(ev.PositionNoted(position, state, finished, rejected))
         for target in sorted({target for ranges in self._routes.values() for target in ranges.ids}):
             self._number += 1
@@ -273,6 +277,7 @@ class InjectorCore:
         while self._reads and not self._reads[0].waiting:
             entry = self._reads.popleft()
             self._acked_position = (entry.next_position, entry.state)
+            self._acked_rows = entry.rows
             self._kept = entry.next_position
             self._state = entry.state
             self._rejected = entry.rejected
@@ -334,6 +339,7 @@ class InjectorCore:
             return
         position, state = self._acked_position or (self._durable, self._state)
         self._acked_position, self._advance_due, self._advancing = None, None, True
+        self.rows.note(self._acked_rows)
         effects.append(ev.Advance(position, state, last, self._rejected))
 
     def _report(self, effects: list[ev.Effect]) -> None:

@@ -34,6 +34,7 @@ def test_rows_of_a_partition_that_is_gone_stay_and_the_next_member_has_the_same_
         assert isinstance(actor.core, InjectorCore)
         actors.put(actor)
         actor.core.rows.add(RowCounts(rows, number, {"no key": number}))
+        actor.core.rows.note(actor.core.rows.read)
         actors.add_up()
         actors.add_up()
     assert tally.by_source == {"source:s": RowCounts(7, 3, {"no key": 3})}

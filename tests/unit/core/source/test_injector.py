@@ -245,3 +245,25 @@ def test_rejected_rows_are_counted_with_the_position_behind_them_and_with_no_ear
     injector.handle(ev.AckArrived(second), LATER)
     (other,) = of(injector.handle(ev.AlarmRang(), 2 * LATER), ev.Advance)
     assert other.rejected == 5
+
+
+def test_rows_count_for_good_when_their_position_is_durable() -> None:
+    """When the partition is taken again, before that, the others are read again and count then."""
+    injector = core()
+    injector.start(0)
+    (first,) = numbers(injector.handle(rows(0, [1, 2], 0), 0))
+    injector.handle(rows(2, [3, 4, 5], 0), 0)
+    injector.handle(ev.AckArrived(first), 0)
+    (advance,) = of(injector.handle(ev.AlarmRang(), LATER), ev.Advance)
+    injector.handle(ev.Advanced(advance.position, finished=False), LATER)
+    assert (injector.rows.read.given, injector.rows.end().given) == (5, 2)
+
+
+def test_all_rows_count_at_the_end_of_a_partition() -> None:
+    injector = core()
+    injector.start(0)
+    (first,) = numbers(injector.handle(rows(0, [1, 2], 0), 0))
+    injector.handle(nothing(MAX_TIME, True), 0)
+    (advance,) = of(injector.handle(ev.AckArrived(first), LATER), ev.Advance)
+    injector.handle(ev.Advanced(advance.position, finished=True), LATER)
+    assert injector.rows.end().given == 2
