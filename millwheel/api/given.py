@@ -88,11 +88,17 @@ def check_computation(computation: Any) -> type[Computation[Any]]:
         raise WiringError(f"{class_.__name__} is not a Computation: subclass millwheel.Computation")
     if class_.ProcessRecord is Computation.ProcessRecord:
         raise WiringError(f"{class_.__name__} must define ProcessRecord(self, context, record)")
-    for hook in (class_.ProcessRecord, class_.ProcessTimer):
+    for hook in (class_.ProcessRecord, class_.ProcessTimer, class_.setup, class_.teardown):
         if inspect.iscoroutinefunction(hook) or inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook):
             raise WiringError(
                 f"{class_.__name__}.{hook.__name__} is async or yields: a call of it would do nothing; "
                 "make it a plain function, and produce through the context"
+            )
+    for name, cell in cells_of(class_).items():
+        if cell.name != name:
+            raise WiringError(
+                f"{class_.__name__}.{name} is a cell that has the name {cell.name!r} too: both would be one state; "
+                "declare a cell for each"
             )
     _check_arguments(class_, "ProcessRecord", "record")
     _check_arguments(class_, "ProcessTimer", "timer")

@@ -5,6 +5,7 @@ Lives here: checks of types.  Never here: checks of values, which the thing itse
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from millwheel.coders import Coder
@@ -38,6 +39,10 @@ def check_function(function: object, step: str) -> None:
     """A function of a value, or None for the default one."""
     if function is not None and not callable(function):
         raise WiringError(f"{step}(...) needs a function of a value, got {function!r:.80}")
+    # What an async function, or in a filter one that yields, returns is never false: all would be let through.
+    waits = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+    if waits or (step == "filter" and inspect.isgeneratorfunction(function)):
+        raise WiringError(f"{step}(...) needs a plain function, got {function!r:.80}, which is async or yields")
 
 
 def check_coder(coder: object, step: str) -> None:

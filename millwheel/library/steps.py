@@ -7,10 +7,13 @@ produced.  So the functions must be pure.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from millwheel.api.returned import still_to_run
 from millwheel.coders import Coder
+from millwheel.errors import WiringError
 
 DROPPED: Final[Any] = object()
 """What a filter makes of a value that it does not let through."""
@@ -61,13 +64,22 @@ def one(steps: Steps) -> Callable[[Any], Any]:
     def run(value: Any) -> Any:
         for step in steps:
             if isinstance(step, Filter):
-                if not step.keep(value):
+                if (kept := step.keep(value)) is not True and not _kept(kept):
                     return DROPPED
             else:
                 value = step.function(value)
         return value
 
     return run
+
+
+def _kept(found: Any) -> bool:
+    """What a filter has said; what has not run yet says nothing."""
+    if found is not True and found is not False and still_to_run(found):
+        if inspect.iscoroutine(found):
+            found.close()  # otherwise Python warns that nobody awaited it, far from the mistake
+        raise WiringError(f"a filter returned a {type(found).__name__}, whose code has not run: give a plain function")
+    return bool(found)
 
 
 def many(steps: Steps, value: Any) -> Iterator[Any]:
@@ -81,7 +93,7 @@ def many(steps: Steps, value: Any) -> Iterator[Any]:
         return
     step, rest = steps[0], steps[1:]
     if isinstance(step, Filter):
-        if step.keep(value):
+        if _kept(step.keep(value)):
             yield from many(rest, value)
     elif isinstance(step, Map):
         yield from many(rest, step.function(value))

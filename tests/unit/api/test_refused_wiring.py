@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millwheel import Computation, Pipeline, Stream, Table, TextCoder, subscribe
+from millwheel import Computation, JsonCoder, Pipeline, Stream, Table, TextCoder, ValueCell, subscribe
 from millwheel.errors import WiringError
 from millwheel.launch import import_pipeline
 from millwheel_injectors import IterableSource
@@ -36,6 +36,20 @@ class AnyArguments(Computation[str]):
         pass
 
 
+class SetsUpLater(AnyArguments):
+    async def setup(self) -> None:  # type: ignore[override]
+        raise AssertionError("nobody awaits it")
+
+
+class TearsDownLater(AnyArguments):
+    def teardown(self) -> Any:
+        yield
+
+
+class OneCellTwice(AnyArguments):
+    first = second = ValueCell(JsonCoder(int), default=0)
+
+
 async def later(value: str) -> str:
     return value
 
@@ -48,6 +62,9 @@ async def later(value: str) -> str:
             r"OneArgument.ProcessRecord\(self, record\) is called with",
         ),
         (lambda p: p.add(NoArgument, [subscribe(words, str)]), r"write ProcessTimer\(self, context, timer\)"),
+        (lambda p: p.add(SetsUpLater, [subscribe(words, str)]), r"SetsUpLater.setup is async or yields"),
+        (lambda p: p.add(TearsDownLater, [subscribe(words, str)]), r"TearsDownLater.teardown is async or yields"),
+        (lambda p: p.add(OneCellTwice, [subscribe(words, str)]), r"OneCellTwice.first is a cell that has the name 'second'"),
         (lambda p: subscribe(words, later), "the key extractor of a subscription to 'words' is async"),  # type: ignore[arg-type]
         (lambda p: p.publish("words"), "publish needs a Stream, got 'words'"),
         (lambda p: p.drop(OneArgument), "computation name .* is type, not str"),

@@ -11,7 +11,7 @@ from millwheel import SECOND, JsonCoder, MsgpackCoder, Pipeline, Stream, Table, 
 from millwheel.errors import WiringError
 from millwheel.library import Chain, Combiner, Fixed, Flow, Match, Operation, Operator, Pane, collect, count, sum_of
 from millwheel.library.wiring import Inputs, Port
-from millwheel.testing import Stepper
+from millwheel.testing import HookFailed, RowRejected, Stepper
 from millwheel_injectors import IterableSource
 
 numbers = Stream("numbers", JsonCoder(int))
@@ -163,6 +163,24 @@ def test_a_union_has_the_values_of_all_each_through_its_own_steps() -> None:
     for stream, n in ((numbers, 1), (numbers, 5), (others, 100), (others, 7)):
         stepper.send(stream, n, n)
     assert sorted(values(stepper)[0]) == [1, 2, 6, 100]
+
+
+def test_a_filter_that_only_calls_what_is_async_lets_nothing_through_in_silence() -> None:
+    """Its coroutine is never false."""
+
+    async def is_small(n: int) -> bool:
+        raise AssertionError("nobody awaits it")
+
+    given: Any = lambda n: is_small(n)  # noqa: E731
+    for after in (False, True):
+        pipeline, flow = begin()
+        chain = flow.read(numbers)
+        if after:
+            chain = chain.key_by(str).deduplicate(SECOND, str, "unique")
+        chain.filter(given).to(others)
+        stepper = Stepper(pipeline)
+        with pytest.raises((RowRejected, HookFailed), match="a filter returned a coroutine, whose code has not run"):
+            stepper.send(numbers, 5, 5)
 
 
 def test_a_union_that_ends_in_a_stream_keeps_every_branch() -> None:

@@ -29,6 +29,14 @@ def keyed() -> Any:
     return chain().key_by(str)
 
 
+async def waits(value: int) -> bool:
+    return value > 1
+
+
+def yields(value: int) -> Any:
+    yield value > 1
+
+
 TABLE = Table("t", {"key": "text"}, ("key",))
 
 MISTAKES: list[tuple[Callable[[], Any], str]] = [
@@ -53,6 +61,11 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     ),
     (lambda: flow().read("s"), r"read\(...\) needs a Stream, got 's'"),
     (lambda: chain().filter(5), r"filter\(...\) needs a function of a value, got 5"),
+    (lambda: chain().filter(waits), r"filter\(...\) needs a plain function, got <function waits .*, which is async"),
+    (lambda: chain().filter(yields), r"filter\(...\) needs a plain function, got <function yields .*or yields"),
+    (lambda: chain().branch(waits), r"filter\(...\) needs a plain function"),
+    (lambda: chain().map(waits), r"map\(...\) needs a plain function"),
+    (lambda: chain().key_by(waits), r"key_by\(...\) needs a plain function"),
     (lambda: chain().map(5), r"map\(...\) needs a function of a value, got 5"),
     (lambda: chain().map(str, 5), r"map\(...\) needs a coder, got 5; for example JsonCoder\(int\)"),
     (lambda: chain().flat_map(5), r"flat_map\(...\) needs a function of a value, got 5"),
