@@ -5,6 +5,8 @@ To add a command, write a module with a `click` command in it and name it in `CO
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from millwheel import __version__
@@ -12,6 +14,7 @@ from millwheel.cli.certs import certs
 from millwheel.cli.check import check
 from millwheel.cli.completion import completion
 from millwheel.cli.interval import interval
+from millwheel.cli.options import STORE_OPTIONS
 from millwheel.cli.overview import status
 from millwheel.cli.quarantine import quarantine
 from millwheel.cli.reset import reset
@@ -19,13 +22,14 @@ from millwheel.cli.roles import roles
 from millwheel.cli.run import run
 from millwheel.cli.savepoint import savepoint
 from millwheel.cli.serve import controller, worker
-from millwheel.cli.settings import DEFAULT_FILE, PRECEDENCE, read_settings
+from millwheel.cli.settings import DEFAULT_FILE, PRECEDENCE, misspelt, read_settings
 from millwheel.cli.source import source
 from millwheel.cli.sql import sql
 from millwheel.cli.state import state
 from millwheel.cli.tail import tail
 from millwheel.cli.up import up
 from millwheel.cli.views import explain, rows
+from millwheel.escapes import harmless
 
 COMMANDS = (
     run,
@@ -65,11 +69,15 @@ class InOrder(click.Group):
 @click.option("--config", envvar="MILLWHEEL_CONFIG", show_envvar=True, metavar="FILE", is_eager=True, expose_value=False,
               callback=read_settings, help=f"TOML file of settings; {DEFAULT_FILE} here, if there is one.")  # fmt: skip
 @click.version_option(__version__, message="%(prog)s %(version)s")
-def root() -> None:
+@click.pass_context
+def root(context: click.Context) -> None:
     """Exactly-once keyed stream processing on Postgres.
 
     PIPELINE is module:attribute, for example wordcount:pipeline, imported from the current directory.
     """
+    if STORE_OPTIONS not in os.environ and isinstance(context.command, click.Group):  # `up` has said it for its processes
+        for line in misspelt(context.command, os.environ):
+            click.echo(f"millwheel: {harmless(line)}", err=True)
 
 
 for command in COMMANDS:

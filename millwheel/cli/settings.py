@@ -15,11 +15,16 @@ from typing import Any
 
 import click
 
+from millwheel.cli.options import ENVIRONMENT, STORE_OPTIONS
+
 DEFAULT_FILE = "millwheel.toml"
 """Read when it is there and no other file is named."""
 
 VARIABLE = "MILLWHEEL_CONFIG"
 """Names another file."""
+
+OTHERS = ("POSTGRES_USER", STORE_OPTIONS.removeprefix(ENVIRONMENT))
+"""What the environment sets besides options."""
 
 PRECEDENCE = f"""\
 Every option that names a variable can be set in three places.  The command line wins over the environment, and the
@@ -47,6 +52,17 @@ def read_settings(context: click.Context, parameter: click.Parameter, path: str 
         raise click.UsageError(f"the settings file {file} is no TOML: {error}", context) from error
     context.default_map = SettingsFile(file).of_group(context.command, found, {})
     return path
+
+
+def misspelt(group: click.Group, environment: Iterable[str]) -> Iterator[str]:
+    """What to say of variables that set nothing, and are named nearly as one that does.  Others may be the user's own."""
+    known = {option.envvar: None for command in _leaves(group) for option in _options(command).values()}
+    names = [str(name).removeprefix(ENVIRONMENT) for name in (*known, VARIABLE)]
+    for name in sorted(environment):
+        mine = name.removeprefix(ENVIRONMENT)
+        if mine != name and mine not in (*names, *OTHERS):
+            for near in difflib.get_close_matches(mine, names, n=1, cutoff=0.66):
+                yield f"the environment variable {name} sets nothing. Did you mean {ENVIRONMENT}{near}?"
 
 
 class SettingsFile:

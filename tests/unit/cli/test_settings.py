@@ -126,3 +126,19 @@ def test_the_own_help_needs_no_file_and_that_of_a_command_does(
     assert main(["--help"]) == 0
     assert main(["run", "--help"]) == 2  # what it says of defaults would be wrong
     assert "stoer is no setting" in capsys.readouterr().err
+
+
+def test_a_variable_that_is_misspelt_is_named_with_the_right_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise a run takes another store than its operator means, and nothing says so."""
+    given = {"STORE_URL": "x", "ALOW_REJECTED": "3", "CONFG": "x", "BENCH_ROUNDS": "3", "SEED": "1", "POSTGRES_USER": "x"}
+    for name, value in given.items():
+        monkeypatch.setenv(f"MILLWHEEL_{name}", value)
+    main(["check", "there_is_none:pipeline"])
+    *said, _ = capsys.readouterr().err.splitlines()
+    assert said == [
+        "millwheel: the environment variable MILLWHEEL_ALOW_REJECTED sets nothing. Did you mean MILLWHEEL_ALLOW_REJECTED?",
+        "millwheel: the environment variable MILLWHEEL_CONFG sets nothing. Did you mean MILLWHEEL_CONFIG?",
+        "millwheel: the environment variable MILLWHEEL_STORE_URL sets nothing. Did you mean MILLWHEEL_STORE?",
+    ]
