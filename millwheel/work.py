@@ -180,6 +180,8 @@ class InvocationOutcome(msgspec.Struct, gc=False):
     many of them fit."""
     lacking: list[Wanted] = []
     """What must be in memory before the invocation can go on; then it is not over, and all else here is provisional."""
+    full: bool = False
+    """The computation takes no records for now (`Computation.has_room`)."""
 
     def oldest(self) -> int:
         """The smallest event time of what it leaves to be done: productions, timers and holds; or MAX_TIME."""

@@ -6,7 +6,7 @@ asked more than once.
 
 A record waits in the state of its key, which has one question under way at a time.  Threads ask, so that no hook does.  A
 wall timer of the key looks whether the answer is there.  What threads know is soft: after a crash the timer finds nothing,
-and asks again.
+and asks again.  When many questions wait, no more records are taken until fewer do.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from millwheel.library.matches import FieldsCoder
 from millwheel.library.wiring import Operation, Operator, Wiring
 from millwheel.limits import (
     SERVICE_FIRST_GUESS_S,
+    SERVICE_FORGET_US,
     SERVICE_KEPT_ANSWERS,
     SERVICE_LONGEST_LOOK_US,
     SERVICE_LONGEST_PAUSE_US,
     SERVICE_SHORTEST_LOOK_US,
     SERVICE_SPREAD,
+    SERVICE_WAITING,
 )
 from millwheel.model import MIN_TIME, SECOND, Record, Timer
 
@@ -164,6 +166,30 @@ class Askers(Generic[R]):
             close()
 
 
+class Backlog:
+    """How many questions wait, by key, as this process has seen it last.
+
+    Of a key that goes to another process nobody tells.  It counts no more when it was not seen for a while.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[str, tuple[int, int]] = {}
+        """How many, and when that was seen; the key that was seen last is the last."""
+        self.size = 0
+
+    def note(self, key: str, count: int, now_us: int) -> None:
+        """So many questions of a key wait, by the clock at `now_us`."""
+        self.size += count - self._keys.pop(key, (0, 0))[0]
+        if count:
+            self._keys[key] = (count, now_us)
+        while self._keys:
+            oldest, (waiting, seen_us) = next(iter(self._keys.items()))
+            if now_us - seen_us < SERVICE_FORGET_US:
+                break
+            del self._keys[oldest]
+            self.size -= waiting
+
+
 class Calling(Operator[Reply[T, R]], Generic[T, R]):
     """Holds the watermark at the oldest value of a key that has no answer yet."""
 
@@ -173,14 +199,21 @@ class Calling(Operator[Reply[T, R]], Generic[T, R]):
     """The entry of the one that is asked about; empty when none waits."""
     again_us = ValueCell[int](JsonCoder(int), default=0)
     """Until when the key pauses, of wall time."""
+    count = ValueCell[int](JsonCoder(int), default=0)
+    """Of the values that wait."""
 
     def __init__(self, wiring: Wiring[Reply[T, R]], service: Service[R]) -> None:
         super().__init__(wiring)
         self._service = service
+        self._backlog = Backlog()
 
     def setup(self) -> None:
         """Threads begin."""
         self._askers = Askers(self._service)
+
+    def has_room(self) -> bool:
+        """Whether not too many questions wait in this process."""
+        return self._backlog.size < SERVICE_WAITING
 
     def teardown(self) -> None:
         """And end, each when its attempt has."""
@@ -197,6 +230,7 @@ class Calling(Operator[Reply[T, R]], Generic[T, R]):
                 self._begin(context, entry, record.timestamp)
             if not first:
                 self._ask(context, entry, value)
+        self._wait(context, self.count.get() + len(taken))
 
     def ProcessTimer(self, context: Context, timer: Timer) -> None:
         """Look what came of it; then ask again, or about the next one."""
@@ -205,6 +239,7 @@ class Calling(Operator[Reply[T, R]], Generic[T, R]):
         outcome = self._askers.outcome(context.key, entry)
         if question is None:
             return
+        self._backlog.note(context.key, self.count.get(), context.wall_time)
         if outcome is not None:
             self._end(context, entry, question, outcome)
         elif pauses_us > 0:
@@ -215,6 +250,14 @@ class Calling(Operator[Reply[T, R]], Generic[T, R]):
     def _ask(self, context: Context, entry: str, value: T) -> None:
         self._askers.ask(context.key, entry, value)
         context.set_timer(LOOK, context.wall_time + self._askers.wait_us(), "wall")
+
+    def _wait(self, context: Context, count: int) -> None:
+        """So many values of the key wait."""
+        if count:
+            self.count.set(count)
+        else:
+            self.count.clear()
+        self._backlog.note(context.key, count, context.wall_time)
 
     def _begin(self, context: Context, entry: str, time: int) -> None:
         self.first.set(entry)
@@ -232,6 +275,7 @@ class Calling(Operator[Reply[T, R]], Generic[T, R]):
         self.emit(context, Reply(question.value, outcome.answer, outcome.error, attempts), question.time)
         self._askers.forget(context.key, entry)
         self.waiting.delete(entry)
+        self._wait(context, self.count.get() - 1)
         self.again_us.clear()
         following = next(iter(self.waiting.items()), None)
         if following is None:

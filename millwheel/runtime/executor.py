@@ -120,6 +120,7 @@ class Executor:
         else:
             work.suspended = None
             self._frame.finish(outcome)
+            outcome.full = not self.computation.has_room()
         return outcome
 
     def _go_on(self, waiting: list[QuarantineEntry | Timer], work: Work, outcome: InvocationOutcome) -> None:

@@ -486,6 +486,7 @@ class IntervalCore:
     def _returned(self, elapsed_us: int, outcome: InvocationOutcome, effects: list[ev.Effect]) -> None:
         """User code has returned: the process lives."""
         self._schedule.pace(self._invocation.work, outcome, elapsed_us)
+        self._schedule.full = outcome.full
         self._lives(effects)
 
     def _lives(self, effects: list[ev.Effect]) -> None:

@@ -6,6 +6,7 @@ it.  Invariants:
 * redriven elements run first, then timers that are due, then keys that expire, then records.  No two of these run together,
   so no hook sees a key that is being dropped;
 * waiting records run after `limits.TIMER_INVOCATIONS` invocations of timers;
+* a computation that has no room gets no records while a wall timer is to come, for its hook may make room;
 * what is taken from here runs or goes to quarantine, and is not due a second time.
 """
 
@@ -70,12 +71,14 @@ class Schedule:
         """Of timers, since records had one."""
         self.paging = False
         """A page of timers is on its way."""
+        self.full = False
+        """The computation has no room for records, as its last invocation has left it."""
 
     # --- what is next ------------------------------------------------------------------------------------------
 
     def nothing(self, watermark: int, now: int) -> bool:
         """True when `take` would find nothing, which is so after most events."""
-        if self._inbox or self._quarantine.wants_work:
+        if self._has_records() or self._quarantine.wants_work:
             return False
         if self._keyed.timers.may_be_due(watermark, now, self._expiry.until(watermark)):
             return False
@@ -96,12 +99,16 @@ class Schedule:
         if expiring:
             return ScheduledWork(self._keyed.work(watermark, now), expiring=expiring)
         self._timer_invocations = 0
-        items = self._inbox.take(self._suspects.limit(self.limit), self._suspects) if self._inbox else []
+        items = self._inbox.take(self._suspects.limit(self.limit), self._suspects) if self._has_records() else []
         if items or self._quarantine.released:
             work = self._keyed.work(watermark, now)
             work.parts = [item.part for item in items if item.part is not None and item.part.keys]
             return ScheduledWork(work, items)
         return None
+
+    def _has_records(self) -> bool:
+        """Whether records wait that may run now."""
+        return bool(self._inbox) and not (self.full and self._keyed.timers.minimum("wall") is not None)
 
     def _promised(self, work: Work, promised: int) -> ScheduledWork:
         work.promised = promised
@@ -118,7 +125,7 @@ class Schedule:
 
     def _records_are_owed(self) -> bool:
         """Whether records must run now, after many invocations of timers: timers that set timers could go on for ever."""
-        if not self._inbox:
+        if not self._has_records():
             self._timer_invocations = 0
         return self._timer_invocations >= limits.TIMER_INVOCATIONS
 

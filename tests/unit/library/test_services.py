@@ -17,9 +17,10 @@ import msgspec
 import pytest
 
 from millwheel import SECOND, MsgpackCoder, Pipeline, Stream, Table, limits
+from millwheel.core.source import injector
 from millwheel.errors import WiringError
-from millwheel.library import Flow, Reply, Service, seconds
-from millwheel.library.services import Askers
+from millwheel.library import Flow, Reply, Service, seconds, services
+from millwheel.library.services import Askers, Backlog
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.testing import Results, Stepper, simulate
 from millwheel_injectors import IterableSource
@@ -144,6 +145,60 @@ def test_each_value_has_one_reply_under_faults() -> None:
         outcome = simulate(pipeline, {"payments": rows}, seed=seed)
         found = sorted((o.timestamp, o.value.value, o.value.answer) for o in outcome.outputs(scored))
         assert found == [(at, payment, doubled(payment)) for payment, at in rows]
+
+
+def test_little_room_changes_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three intervals on one count of what waits: none of them waits for room that only another one could make."""
+    monkeypatch.setattr(services, "SERVICE_WAITING", 2)
+    rows = [(Payment(f"p{number}", number), number * SECOND) for number in range(40)]
+    for seed in range(examples(3)):
+        pipeline = Pipeline("payments")
+        keyed = Flow(pipeline).read(payments).key_by(lambda payment: payment.id[-1], split_keys=["3", "6"])
+        keyed.call(Service(partial(Flaky, seed % 3), Score, at_once=0, pause=seconds(0.1))).to(scored)
+        outcome = simulate(pipeline, {"payments": rows}, seed=seed)
+        found = sorted((o.timestamp, o.value.value, o.value.answer) for o in outcome.outputs(scored))
+        assert found == [(at, payment, doubled(payment)) for payment, at in rows]
+
+
+def test_what_waits_is_bounded_and_sources_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "SERVICE_WAITING", 40)
+    monkeypatch.setattr(injector, "FIRST_READ_ROWS", 4)
+    monkeypatch.setattr(injector, "READ_LIMIT_BYTES", 1_000)
+    monkeypatch.setattr(limits, "INBOX_LIMIT_BYTES", 4_000)
+    monkeypatch.setattr(limits, "UNACKED_LIMIT_BYTES", 4_000)
+    sizes: list[int] = []
+    note = Backlog.note
+
+    def noted(self: Backlog, *given: Any) -> None:
+        note(self, *given)
+        sizes.append(self.size)
+
+    monkeypatch.setattr(Backlog, "note", noted)
+
+    def slow(payment: Payment) -> Score:
+        time.sleep(0.001)
+        return doubled(payment)
+
+    pipeline = build(lambda: slow, lambda payment: payment.id[-2:], at_once=4)
+    rows = [(Payment(f"p{number}", number), number) for number in range(1_000)]
+    pipeline.inject(IterableSource("till", lambda: iter(rows)), into=payments)
+    progress = asyncio.run(EmbeddedRun(pipeline.graph(), MemoryStore(), pipeline.tables).run())
+    assert (progress.finished, progress.in_quarantine) == (True, 0)
+    assert 40 <= max(sizes) < 200
+    assert sizes[-1] == 0
+
+
+def test_a_key_that_is_not_seen_any_more_takes_no_room() -> None:
+    """It has gone to another process: nobody says so."""
+    backlog = Backlog()
+    backlog.note("stays", 2, 0)
+    backlog.note("goes", 5, 1)
+    backlog.note("stays", 3, limits.SERVICE_FORGET_US)
+    assert backlog.size == 8
+    backlog.note("stays", 1, limits.SERVICE_FORGET_US + 1)
+    assert backlog.size == 1
+    backlog.note("stays", 0, limits.SERVICE_FORGET_US + 2)
+    assert (backlog.size, backlog._keys) == (0, {})
 
 
 def test_threads_ask_while_other_records_go_on() -> None:

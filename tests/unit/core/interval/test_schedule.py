@@ -213,3 +213,27 @@ def test_nothing_chains_while_someone_at_fault_is_looked_for() -> None:
     waiting.suspects.__init__(1)  # type: ignore[misc]  # a process that did not end in order
     work = waiting.turn(10).work
     assert (len(work.timers), work.chain, work.reach) == (1, 0, {})
+
+
+def test_without_room_there_are_timers_only_as_long_as_one_of_wall_time_is_to_come() -> None:
+    waiting = Waiting()
+    schedule, timers = waiting.schedule, waiting.timers
+    timers.set("w", "wall", "look", 5)
+    schedule.full = True
+    assert kinds(waiting.turn(10)) == ["timers"]
+    assert kinds(waiting.turn(10)) == ["expiry"]
+    assert schedule.take(10, 0) is None
+    assert schedule.nothing(10, 0)
+    assert kinds(waiting.turn_at(10, 5)) == ["timers"]  # the last one: nobody else makes room
+    assert kinds(waiting.turn_at(10, 5)) == ["records"]
+
+
+def test_records_that_have_no_room_are_not_owed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise nothing would run."""
+    monkeypatch.setattr(limits, "TIMER_INVOCATIONS", 1)
+    waiting = Waiting(limit=1)
+    for number in range(3):
+        waiting.timers.set(f"w{number}", "wall", "look", number)
+    waiting.schedule.full = True
+    assert [kinds(waiting.turn_at(0, 10)) for _ in range(3)] == [["timers"]] * 3
+    assert kinds(waiting.turn_at(0, 10)) == ["records"]
