@@ -58,8 +58,7 @@ class Calendar(Aligned):
             raise WiringError(f"time zone {zone!r}: {error}; without a system's zones, install tzdata") from None
         self._unit: Unit = unit
         self.meaning = f"calendar {unit} {zone}"
-        self._known = (0, 0)
-        self._ends: dict[int, int] = {}
+        self._known = self._around(0)
 
     def starts(self, timestamp: int) -> tuple[int]:
         """One; raises `TimestampError` for a time that no calendar has."""

@@ -137,3 +137,12 @@ def test_windows_that_make_no_sense_are_refused(wrong: object) -> None:
 def test_a_time_that_no_calendar_has_is_an_error() -> None:
     with pytest.raises(TimestampError):
         Calendar("day").starts(2**61)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("zone", ["UTC", "Africa/Monrovia", "Asia/Tokyo"])
+def test_a_process_that_starts_knows_the_end_of_a_window_that_another_one_began(unit: Unit, zone: str) -> None:
+    """Also of the one that begins at 0, in 1970: a timer asks for its end before any record has come."""
+    for time in (0, 5, -1, 1_774_742_400_000_000):
+        (window,) = Calendar(unit, zone).of(time)
+        assert Calendar(unit, zone).end(window.start) == window.end
