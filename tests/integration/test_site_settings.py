@@ -214,3 +214,17 @@ def test_a_pooler_that_shares_sessions_is_refused(postgres: EmbeddedPostgres, pi
 def test_a_pooler_in_session_mode_is_fine(postgres: EmbeddedPostgres, pipeline: str) -> None:
     with pooler(postgres.url, shares=False) as pool:
         check(pool.url, pipeline)
+
+
+@pytest.mark.parametrize("database", ["latin1"], indirect=True)
+def test_a_text_that_the_database_has_no_letters_for_stops_its_key_alone(database: str, pipeline: str) -> None:
+    given = Pipeline(pipeline)
+    given.inject(IterableSource("rows", [("a", 1), ("日本", 2), ("b", 3)]), into=words)
+    given.add(Note, [subscribe(words, str)], [again])
+    given.sink(seen)
+    assert run(given, database).in_quarantine == 1
+    with Committed(given, database) as committed:
+        assert [row["word"] for row in committed.rows(seen)] == ["a", "b"]
+        ((_, key, _),) = committed.quarantined()
+        assert key == "日本"
+        assert "has no equivalent in encoding" in committed.quarantine("Note", key)[0].error
