@@ -7,6 +7,8 @@ from collections import Counter
 import pytest
 
 from millwheel.testing.faults.nemesis import NO_FAULTS
+from millwheel.testing.world.fleet import ClusterSimulation
+from millwheel.testing.world.members import WorkerMember
 from tests.effort import examples
 from tests.sim.ci import publish
 from tests.sim.fleets import run_clusters, simulate_cluster
@@ -78,3 +80,14 @@ def test_an_interval_that_starts_anew_while_it_is_handed_over_takes_nothing_out_
     # The map that was read next showed its new sequencer.  It was taken for one that is placed anew, and was opened again,
     # behind records that it had turned away.
     simulate_cluster(136, order_every_us=300_000)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_rows_are_counted_once_however_often_the_map_changes(seed: int) -> None:
+    """Whoever takes a partition again reads what was not durable again."""
+    simulations: list[ClusterSimulation] = []
+    simulate_cluster(seed, NO_FAULTS, order_every_us=150_000, prepare=simulations.append)
+    (simulation,) = simulations
+    workers = [member.hosts[0] for member in simulation.members if isinstance(member, WorkerMember)]
+    read = sum(position.position for position in simulation.store.inner.sources.values())
+    assert sum(worker.actors.rows().given for worker in workers) == read > 0
