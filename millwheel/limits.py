@@ -399,8 +399,8 @@ SERVICE_SPREAD: Final = 0.25
 
 SERVICE_WAITING: Final = 10_000
 """Questions of one process that wait for an answer, above which it takes no more records: half a minute of work for 16
-threads at 50 ms each.  Each of them is a row of state, and one for each key is in memory.  What one invocation brings may come
-on top."""
+threads at 50 ms each.  Each of them is a row of state, and one for each key is in memory.  What one invocation brings may
+come on top."""
 
 SERVICE_FORGET_US: Final = 300_000_000
 """When a key that waits and was not looked at counts no more: its interval has moved away.  Here it would be looked at once a

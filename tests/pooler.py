@@ -53,7 +53,9 @@ class Pooler:
     def __init__(self, url: str, directory: Path, *, shares: bool) -> None:
         parts = conninfo_to_dict(url)
         self._server = Path(str(parts["host"])) / f".s.PGSQL.{parts.get('port', 5432)}"
-        self._startup = b"\0".join([b"user", str(parts["user"]).encode(), b"database", str(parts["dbname"]).encode(), b"\0"])
+        self._startup = b"\0".join(
+            [b"user", str(parts["user"]).encode(), b"database", str(parts["dbname"]).encode(), b"\0"]
+        )
         self._shares = shares
         self._idle: list[Stream] = []
         self._lock = Lock()

@@ -75,7 +75,8 @@ def root(context: click.Context) -> None:
 
     PIPELINE is module:attribute, for example wordcount:pipeline, imported from the current directory.
     """
-    if STORE_OPTIONS not in os.environ and isinstance(context.command, click.Group):  # `up` has said it for its processes
+    # `up` has said it for its processes.
+    if STORE_OPTIONS not in os.environ and isinstance(context.command, click.Group):
         for line in misspelt(context.command, os.environ):
             click.echo(f"millwheel: {harmless(line)}", err=True)
 

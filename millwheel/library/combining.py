@@ -6,6 +6,7 @@ Lives here: how an aggregation becomes two.  Invariant: the panes at the waterma
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
@@ -100,7 +101,7 @@ def combined(
 def _in_front(windows: Windows, firing: Firing) -> tuple[Windows, Firing]:
     """The windows of the parts, and when these come."""
     if isinstance(windows, Sliding):
-        return Fixed(windows.slice_us, offset=windows.offset), _OfSlices(windows, firing)
+        return Fixed(timedelta(microseconds=windows.slice_us), offset=windows.offset), _OfSlices(windows, firing)
     late = None if firing.late is None else EveryRecords(1)
     return windows, Firing(AtWatermark(firing.early, late), firing.lateness, "discarding", "end")
 

@@ -100,7 +100,9 @@ def check(url: str, name: str) -> None:
     assert (first.injected, first.in_quarantine, first.rejected) == (len(ROWS), 0, 0)
     assert run(build(name), url).injected == 0
     with Committed(pipeline, url) as committed:
-        assert {word: committed.state("Nöte", word) for word in WORDS} == {word: {"counts": {word: 3}} for word in WORDS}
+        assert {word: committed.state("Nöte", word) for word in WORDS} == {
+            word: {"counts": {word: 3}} for word in WORDS
+        }
         rows = {row["word"]: row for row in committed.rows(seen)}
         assert [*rows] == sorted(WORDS)
         assert rows == {

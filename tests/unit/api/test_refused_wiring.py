@@ -64,7 +64,10 @@ async def later(value: str) -> str:
         (lambda p: p.add(NoArgument, [subscribe(words, str)]), r"write ProcessTimer\(self, context, timer\)"),
         (lambda p: p.add(SetsUpLater, [subscribe(words, str)]), r"SetsUpLater.setup is async or yields"),
         (lambda p: p.add(TearsDownLater, [subscribe(words, str)]), r"TearsDownLater.teardown is async or yields"),
-        (lambda p: p.add(OneCellTwice, [subscribe(words, str)]), r"OneCellTwice.first is a cell that has the name 'second'"),
+        (
+            lambda p: p.add(OneCellTwice, [subscribe(words, str)]),
+            r"OneCellTwice.first is a cell that has the name 'second'",
+        ),
         (lambda p: subscribe(words, later), "the key extractor of a subscription to 'words' is async"),  # type: ignore[arg-type]
         (lambda p: p.publish("words"), "publish needs a Stream, got 'words'"),
         (lambda p: p.drop(OneArgument), "computation name .* is type, not str"),

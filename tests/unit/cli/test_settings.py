@@ -132,7 +132,14 @@ def test_a_variable_that_is_misspelt_is_named_with_the_right_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Otherwise a run takes another store than its operator means, and nothing says so."""
-    given = {"STORE_URL": "x", "ALOW_REJECTED": "3", "CONFG": "x", "BENCH_ROUNDS": "3", "SEED": "1", "POSTGRES_USER": "x"}
+    given = {
+        "STORE_URL": "x",
+        "ALOW_REJECTED": "3",
+        "CONFG": "x",
+        "BENCH_ROUNDS": "3",
+        "SEED": "1",
+        "POSTGRES_USER": "x",
+    }
     for name, value in given.items():
         monkeypatch.setenv(f"MILLWHEEL_{name}", value)
     main(["check", "there_is_none:pipeline"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -25,7 +26,12 @@ from millwheel.testing import NO_FAULTS, Results, Stepper, simulate
 from tests.unit.library.pipelines import Score, dropped, found, left, panes, send, windowed
 
 ROWS = [(Score("ann" if n % 3 else "bob", n), (n * 37 % 50) * SECOND) for n in range(60)]
-WINDOWS = [Fixed(seconds=10), Sliding(seconds=20, every=seconds(5))]
+WINDOWS = [
+    Fixed(seconds=10),
+    Sliding(seconds=20, every=seconds(5)),
+    Sliding(timedelta(microseconds=1_200), every=timedelta(microseconds=400)),
+]
+"""The slices of the last one are shorter than what a number alone may say."""
 AGGREGATIONS = [
     sum_of(lambda score: score.points),
     last(int, lambda score: score.points),
@@ -37,7 +43,7 @@ def final(results: Results) -> dict[Any, Any]:
     return {(o.value.key, o.value.start): (o.value.value, o.value.timing) for o in results.outputs(panes)}
 
 
-@pytest.mark.parametrize("windows", WINDOWS, ids=["fixed", "sliding"])
+@pytest.mark.parametrize("windows", WINDOWS, ids=["fixed", "sliding", "short slices"])
 @pytest.mark.parametrize("aggregation", AGGREGATIONS, ids=["sum", "last", "collect"])
 def test_the_panes_are_the_same(windows: Any, aggregation: Any) -> None:
     plain = windowed(windows, aggregation=aggregation)
@@ -67,7 +73,7 @@ def test_what_goes_to_which_shard_may_be_said() -> None:
     assert found(stepper) == [("a#b", 0, 10, sum(range(50)), "on time")]
 
 
-@pytest.mark.parametrize("windows", WINDOWS, ids=["fixed", "sliding"])
+@pytest.mark.parametrize("windows", WINDOWS, ids=["fixed", "sliding", "short slices"])
 def test_late_records_count_as_without(windows: Any) -> None:
     results = []
     both: list[dict[str, Any]] = [{}, {"combiner": Combiner(3), "name": "hot"}]
