@@ -48,9 +48,12 @@ class Stream(NamedTuple):
 
 
 class Pooler:
-    """Listens in a directory of its own; `shares` is pool_mode = transaction, otherwise session."""
+    """Listens in a directory of its own; `shares` is pool_mode = transaction, otherwise session.
 
-    def __init__(self, url: str, directory: Path, *, shares: bool) -> None:
+    With `oldest_first` it has three sessions from the start, and the one that has rested longest is given first.
+    """
+
+    def __init__(self, url: str, directory: Path, *, shares: bool, oldest_first: bool) -> None:
         parts = conninfo_to_dict(url)
         self._server = Path(str(parts["host"])) / f".s.PGSQL.{parts.get('port', 5432)}"
         self._startup = b"\0".join(
@@ -58,11 +61,14 @@ class Pooler:
         )
         self._shares = shares
         self._idle: list[Stream] = []
+        self._next = 0 if oldest_first else -1
         self._lock = Lock()
         self.url = f"postgresql://{parts['user']}@/{parts['dbname']}?host={directory}"
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(directory / ".s.PGSQL.5432"))
         self._listener.listen()
+        if oldest_first:
+            self._idle += [self._connected() for _ in range(3)]
         Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -78,7 +84,10 @@ class Pooler:
     def _take(self) -> Stream:
         with self._lock:
             if self._idle:
-                return self._idle.pop()
+                return self._idle.pop(self._next)
+        return self._connected()
+
+    def _connected(self) -> Stream:
         server = Stream(socket.socket(socket.AF_UNIX))
         server.socket.connect(str(self._server))
         server.socket.sendall(struct.pack(">ii", len(self._startup) + 8, 196_608) + self._startup)
@@ -125,9 +134,9 @@ class Pooler:
 
 
 @contextmanager
-def pooler(url: str, *, shares: bool) -> Iterator[Pooler]:
+def pooler(url: str, *, shares: bool, oldest_first: bool = False) -> Iterator[Pooler]:
     with TemporaryDirectory(prefix="mw-", dir="/tmp") as directory:
-        made = Pooler(url, Path(directory), shares=shares)
+        made = Pooler(url, Path(directory), shares=shares, oldest_first=oldest_first)
         try:
             yield made
         finally:

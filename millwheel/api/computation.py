@@ -36,11 +36,7 @@ class Computation(Generic[V]):
         """Called after its last hook, when that is in an orderly way; a crash skips it."""
 
     def has_room(self) -> bool:
-        """Whether records may come now; asked after the hooks of each invocation.
-
-        While it says no, an interval runs timers only, as long as a wall timer is set there.  Then records wait in front of
-        it, and sources in the end.
-        """
+        """Whether records may come.  If not, timers run alone, while one of wall time is set."""
         return True
 
     def ProcessRecord(self, context: Context, record: Record[V]) -> None:

@@ -27,13 +27,11 @@ from millwheel import (
     subscribe,
 )
 from millwheel.committed import Committed
-from millwheel.errors import StoreError
 from millwheel.launch import run
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.testing import fresh_name
-from tests.pooler import pooler
 from tests.unit.storage.samples import shape
 
 pytestmark = pytest.mark.postgres
@@ -205,17 +203,6 @@ def test_a_commit_is_flushed_though_the_role_would_not_wait_for_it(postgres: Emb
     found = asyncio.run(shown())
     assert len(found) > 3
     assert {*found} == {("on",)}
-
-
-def test_a_pooler_that_shares_sessions_is_refused(postgres: EmbeddedPostgres, pipeline: str) -> None:
-    """It carries the schema of one pipeline to the sessions of another one."""
-    with pooler(postgres.url, shares=True) as pool, pytest.raises(StoreError, match="pool_mode = session"):
-        run(build(pipeline), pool.url)
-
-
-def test_a_pooler_in_session_mode_is_fine(postgres: EmbeddedPostgres, pipeline: str) -> None:
-    with pooler(postgres.url, shares=False) as pool:
-        check(pool.url, pipeline)
 
 
 @pytest.mark.parametrize("database", ["latin1"], indirect=True)
