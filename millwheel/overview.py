@@ -19,13 +19,11 @@ from millwheel import limits
 from millwheel.api.pipeline import Pipeline
 from millwheel.cluster import ClusterMap, MapOrder
 from millwheel.errors import InvariantError, StoreError
+from millwheel.host.lags import Origins, lag_us, origins_of
 from millwheel.host.skews import too_far_ahead
 from millwheel.launch import DEFAULT_DATA, open_store
-from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.reader import Reader
-
-SOURCE_WATERMARK = "source:"
 
 
 class SeenMember(msgspec.Struct, frozen=True):
@@ -83,13 +81,13 @@ class ClusterPicture(msgspec.Struct, frozen=True):
     """By the monotonic clock of whoever looked, s."""
     embedded: bool = False
     """`millwheel run` has the pipeline now: it owns all, and is no member."""
+    origins: Origins = {}
+    """By computation: the sources whose records come to it."""
 
     @property
     def lag_us(self) -> int | None:
-        """Event time by which the slowest computation is behind the promises of the sources; None at the ends of time."""
-        promised = min((v for n, v in self.watermarks.items() if n.startswith(SOURCE_WATERMARK)), default=MAX_TIME)
-        applied = min((v for n, v in self.watermarks.items() if not n.startswith(SOURCE_WATERMARK)), default=MAX_TIME)
-        return promised - applied if applied > MIN_TIME and promised < MAX_TIME else None
+        """Event time by which the slowest computation is behind the promises of its sources; None at the ends of time."""
+        return lag_us(self.watermarks, self.origins)
 
     def rows_a_second(self, earlier: ClusterPicture | None) -> dict[str, float]:
         """By source, rows that became durable since an earlier look."""
@@ -161,8 +159,9 @@ class ClusterOffice:
             why = ahead.get(source.name, "")
             sources.append(SeenSource(source.name, owner(source.owner), rows.get(source.name, 0), still_open, why))
         return ClusterPicture(
-            found.version, members, intervals, tuple(sources), watermarks, time.monotonic(), reader.is_run_embedded()
-        )
+            found.version, members, intervals, tuple(sources), watermarks, time.monotonic(), reader.is_run_embedded(),
+            origins_of(self._pipeline.graph()),
+        )  # fmt: skip
 
     # --- orders -----------------------------------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ def json_line(found: ClusterPicture, earlier: ClusterPicture | None = None) -> s
     import msgspec
 
     whole = {**msgspec.to_builtins(found), "lag_us": found.lag_us, "rows_a_second": found.rows_a_second(earlier)}
-    del whole["seen_at"]
+    del whole["seen_at"], whole["origins"]
     return harmless_json(msgspec.json.encode(whole).decode())
 
 

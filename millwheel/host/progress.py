@@ -11,6 +11,7 @@ from millwheel.core.interval.counters import Counters
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.row_counts import RowCounts
 from millwheel.errors import InvariantError
+from millwheel.host.lags import Origins, lag_us, origins_of
 from millwheel.host.skews import too_far_ahead
 from millwheel.host.worker import WorkerHost
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
@@ -70,18 +71,16 @@ class Progress(msgspec.Struct, frozen=True):
     """How long they took together, us."""
     ending: RunEnding | None = None
     """How the run of a cluster has ended, of all workers together."""
+    origins: Origins = {}
+    """By computation: the sources whose records come to it."""
 
     @property
     def lag_us(self) -> int | None:
-        """Event time, us, by which the slowest computation is behind the promises of the sources.
+        """Event time, us, by which the slowest computation is behind the promises of its sources.
 
         None while either of them is at the beginning or the end of time.
         """
-        of = {True: [MAX_TIME], False: [MAX_TIME]}
-        for name, watermark in self.watermarks.items():
-            of[name.startswith("source:")].append(watermark)
-        promised, applied = min(of[True]), min(of[False])
-        return promised - applied if applied > MIN_TIME and promised < MAX_TIME else None
+        return lag_us(self.watermarks, self.origins)
 
 
 def progress_of(worker: WorkerHost) -> Progress:
@@ -121,6 +120,7 @@ def progress_of(worker: WorkerHost) -> Progress:
         commits=worker.actors.tally.commits,
         commit_us=worker.actors.tally.commit_us,
         ending=ending,
+        origins=origins_of(worker.graph),
     )
 
 
