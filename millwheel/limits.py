@@ -412,6 +412,10 @@ SERVICE_KEPT_ANSWERS: Final = 65_536
 FILE_ROWS: Final = 100_000
 """Rows of one file of a sink: a writer holds them in memory, and readers of Parquet want files of some MB."""
 
+SLICES_OF_A_WINDOW: Final = 100_000
+"""Of a sliding window that is made of slices: each end of one looks for all of them.  Lengths with hardly a common part have
+more, such as 10 s every third of a second; then each window adds its records up by itself."""
+
 BARE_LENGTH_US: Final = 1_000
 """A length of a window that is a number alone, and shorter than this, was meant in another unit than microseconds."""
 

@@ -21,6 +21,7 @@ from millwheel.library.validity import ValidityAggregate
 from millwheel.library.wall import WallAggregate
 from millwheel.library.windows import Sessions, Sliding, Validity, Wall, Windows
 from millwheel.library.wiring import Operation, Wiring
+from millwheel.limits import SLICES_OF_A_WINDOW
 
 R = TypeVar("R")
 
@@ -37,7 +38,7 @@ def aggregate(
         base = ValidityAggregate
     elif isinstance(windows, Wall):
         base = WallAggregate
-    elif isinstance(windows, Sliding) and firing.one_by_one:
+    elif isinstance(windows, Sliding) and firing.one_by_one and windows.size // windows.slice_us <= SLICES_OF_A_WINDOW:
         base = StackedAggregate if aggregation.bounded and not aggregation.subtracts else SlicedAggregate
         meaning = f"slices of {meaning}"
     declared = cells(aggregation, meaning)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -126,3 +127,15 @@ def test_a_record_at_the_end_of_time_is_refused_as_by_other_windows() -> None:
     stepper = Stepper(windowed(TEN))
     with pytest.raises(HookFailed, match="out of range"):
         stepper.send("scores", Score("ann", 1), MAX_TIME - 1)
+
+
+def test_windows_of_lengths_without_a_common_part_are_not_made_of_slices() -> None:
+    """There would be ten million of them a window, and the process would look for each."""
+    windows = Sliding(seconds=10, every=timedelta(seconds=1) / 3)
+    assert windows.size // windows.slice_us == 10_000_000
+    assert issubclass(computation(AtWatermark(), windows), AlignedAggregate)
+    stepper = Stepper(windowed(windows))
+    send(stepper, "ann", 5, 1)
+    stepper.finish()
+    assert {value for _, _, _, value, _ in found(stepper)} == {5}
+    assert len(found(stepper)) in (30, 31)
