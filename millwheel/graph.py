@@ -15,7 +15,7 @@ from millwheel.baselines import Baseline
 from millwheel.coders import Coder, reads_of, schema_of
 from millwheel.errors import InvariantError, WiringError
 from millwheel.ids import SubscriptionId
-from millwheel.intervals import check_split_keys
+from millwheel.intervals import check_split_keys, is_text
 from millwheel.loops import Loop, loops_of
 from millwheel.shape import CombinedBy, PipelineShape, SinkTable
 from millwheel.source import Source
@@ -267,6 +267,8 @@ def check_name(kind: str, name: str) -> None:
     """Names stand in tables, messages and commands: short, no separators of ours."""
     if not isinstance(name, str):
         raise WiringError(f"{kind} name {name!r:.80} is {type(name).__name__}, not str")
+    if not is_text(name):
+        raise WiringError(f"{kind} name {name!r:.80} is not valid Unicode")
     if not name or len(name.encode()) > 100 or any(c in name for c in "<#: \t\n\0/"):
         raise WiringError(f"{kind} name {name!r}: use 1 to 100 bytes without blanks, '/', '<', '#' or ':'")
 

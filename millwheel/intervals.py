@@ -13,8 +13,16 @@ from millwheel.errors import WiringError
 from millwheel.ids import IntervalId
 
 
+def is_text(text: str) -> bool:
+    """Whether it has UTF-8, as half of a surrogate pair has not."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def check_split_keys(split_keys: Sequence[str], owner: str) -> None:
-    """Split keys must be non-empty and strictly ascending; raises `WiringError` naming `owner`."""
+    """Split keys must be keys, non-empty and strictly ascending; raises `WiringError` naming `owner`."""
+    for key in split_keys:
+        if not is_text(key):
+            raise WiringError(f"computation {owner!r}: split key {key!r:.60} is not valid Unicode, as keys are")
     for left, right in zip(("", *split_keys), split_keys, strict=False):
         if left >= right:
             raise WiringError(

@@ -15,7 +15,7 @@ from millwheel.api.stream import Stream
 from millwheel.coders import Coder, JsonCoder, MsgpackCoder
 from millwheel.errors import WiringError
 from millwheel.library.aggregations import Aggregation
-from millwheel.library.durations import Duration, duration
+from millwheel.library.durations import Duration, length
 from millwheel.library.interval_join import Interval
 from millwheel.library.matches import FieldsCoder, Kept, Match
 from millwheel.library.waiting import BufferingOperator, buffers
@@ -65,7 +65,7 @@ class AggregateJoin(BufferingOperator[Match[Any, Any]]):
         """The first and the last time of partners of a value."""
         if isinstance(self._within, Interval):
             return self._within.partners(0, kept.time)
-        return kept.time, kept.time + duration(self._within(kept.value), "how much newer a partner may be")
+        return kept.time, kept.time + length(self._within(kept.value), "how much newer a partner may be")
 
     def _value(self, context: Context, time: int, value: Any) -> None:
         number = self.numbers.get()

@@ -254,8 +254,8 @@ def top(
     n: int, by: Callable[[V], Any], type_: type[V], of: Callable[[T], V] = _itself
 ) -> Aggregation[T, list[V], list[V]]:
     """The `n` values for which `by` is largest, that one first; of equal ones those that are encoded smaller."""
-    if n < 1:
-        raise WiringError(f"top({n}): give a number of values, at least 1")
+    if type(n) is not int or n < 1:
+        raise WiringError(f"top({n!r:.80}): give a number of values, at least 1")
     encode = MsgpackCoder[V](type_).encode
 
     def rank(value: V) -> tuple[bool, Any]:

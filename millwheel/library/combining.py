@@ -16,6 +16,7 @@ from millwheel.api.stream import Stream
 from millwheel.coders import Coder
 from millwheel.errors import WiringError
 from millwheel.library.aggregations import Aggregation, aggregation
+from millwheel.library.expected import check_function
 from millwheel.library.firing import Firing
 from millwheel.library.panes import Pane
 from millwheel.library.triggers import AtWatermark, EveryRecords
@@ -44,6 +45,7 @@ class Combiner(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if type(self.shards) is not int or self.shards < 2:
             raise WiringError(f"Combiner(shards={self.shards!r}): give a number of shards, at least 2")
+        check_function(self.by, "Combiner")
 
     def spread(self, key: KeyOf) -> KeyOf:
         """`key` with the number of the shard behind it."""

@@ -48,7 +48,19 @@ def _whole(number: float, unit_us: int, name: str) -> int:
 
 
 def duration(given: Duration, what: str) -> int:
-    """`given` in us; raises `WiringError` when it is negative."""
+    """`given` in us; raises `WiringError` when it is negative, or a number alone that was meant in another unit.
+
+    >>> duration(minutes(5), "the allowed lateness")
+    300000000
+    """
+    found = length(given, what)
+    if type(given) is int and 0 < given < BARE_LENGTH_US:
+        raise WiringError(_other_unit(given, what))
+    return found
+
+
+def length(given: Duration, what: str) -> int:
+    """The same of a length that data says, which may be as short as it is."""
     found = given // timedelta(microseconds=1) if isinstance(given, timedelta) else whole_time(given, what)
     if found < 0:
         raise WiringError(f"{what} is {given!r}: a length of time is not negative")
@@ -61,15 +73,19 @@ def total(what: str, given: Duration | None, **units: float) -> int:
     >>> total("a window", None, minutes=1, seconds=30)
     90000000
     """
-    found = sum((_UNITS[unit](number) for unit, number in units.items()), 0 if given is None else duration(given, what))
+    found = sum((_UNITS[unit](number) for unit, number in units.items()), 0 if given is None else length(given, what))
     if found < 2:
         raise WiringError(f"{what} has a length of {found} us: give one, for example minutes=10")
     if type(given) is int and given < BARE_LENGTH_US:
-        raise WiringError(
-            f"{what} has a length of {given} us, for a number alone is of microseconds: write seconds({given})"
-            f" for seconds, or timedelta(microseconds={given}) if that is what you mean"
-        )
+        raise WiringError(_other_unit(given, what))
     return found
+
+
+def _other_unit(given: int, what: str) -> str:
+    return (
+        f"{what} has a length of {given} us, for a number alone is of microseconds: write seconds({given})"
+        f" for seconds, or timedelta(microseconds={given}) if that is what you mean"
+    )
 
 
 _UNITS = {"seconds": seconds, "minutes": minutes, "hours": hours, "days": days}

@@ -69,6 +69,11 @@ async def later(value: str) -> str:
             r"OneCellTwice.first is a cell that has the name 'second'",
         ),
         (lambda p: subscribe(words, later), "the key extractor of a subscription to 'words' is async"),  # type: ignore[arg-type]
+        (lambda p: p.publish(Stream("\ud800", TextCoder())), r"stream name '.ud800' is not valid Unicode"),
+        (
+            lambda p: (p.add(AnyArguments, [subscribe(words, str)], split_keys=["a", "\ud800"]), p.graph()),
+            r"split key '.ud800' is not valid Unicode, as keys are",
+        ),
         (lambda p: p.publish("words"), "publish needs a Stream, got 'words'"),
         (lambda p: p.drop(OneArgument), "computation name .* is type, not str"),
         (lambda p: p.drop("Old", input=7), "stream name 7 is int, not str"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -62,7 +63,7 @@ def test_a_record_whose_id_was_there_within_the_time_is_left_out() -> None:
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30), st.booleans()), max_size=25))
 def test_no_two_that_are_let_through_are_nearer_than_the_time(rows: list[tuple[int, int, bool]]) -> None:
     pipeline, chain = begin()
-    chain.key_by(key).deduplicate(10).to(out)
+    chain.key_by(key).deduplicate(timedelta(microseconds=10)).to(out)
     stepper = Stepper(pipeline)
     kept: list[int] = []
     watermark = 0
@@ -80,7 +81,7 @@ def test_no_two_that_are_let_through_are_nearer_than_the_time(rows: list[tuple[i
 
 def test_however_many_are_let_through_each_looks_at_a_few() -> None:
     pipeline, chain = begin()
-    chain.key_by(key).deduplicate(10).to(out)
+    chain.key_by(key).deduplicate(timedelta(microseconds=10)).to(out)
     stepper = Stepper(pipeline)
     for time in range(0, 400, 10):
         stepper.send(events, Event("a", time), time)
@@ -206,11 +207,11 @@ def test_what_cannot_be_meant_is_refused() -> None:
         with pytest.raises(WiringError, match=r"throttle|length"):
             keyed.throttle(records, per)
     unknown = chain.map(key).key_by(str)
-    unknown.deduplicate(5).to(texts)  # stores no values, so it needs no coder
+    unknown.deduplicate(seconds(5)).to(texts)  # stores no values, so it needs no coder
     with pytest.raises(WiringError, match="coder"):
         unknown.distinct_until_changed()
     with pytest.raises(WiringError, match="coder"):
-        unknown.deduplicate(5, name="d").key_by(str)
+        unknown.deduplicate(seconds(5), name="d").key_by(str)
     with pytest.raises(WiringError, match="coder"):
         chain.map(key).fan_out(list, "f")
 
@@ -240,7 +241,9 @@ def test_a_look_up_asks_again_when_its_answer_is_too_old_and_says_how_old_it_is(
     pipeline, chain = begin()
     enriched = Stream("enriched", MsgpackCoder(Enriched[Event, City | None]))
     looked = chain.key_by(key).look_up(LookUp(lambda: towns, City, fresh_for=seconds(10)), name="city")
-    looked.key_by(lambda e: e.value.key).deduplicate(1, lambda e: str(e.value.number), name="d").to(enriched)
+    looked.key_by(lambda e: e.value.key).deduplicate(
+        timedelta(microseconds=1), lambda e: str(e.value.number), name="d"
+    ).to(enriched)
     stepper = Stepper(pipeline)
     stepper.send(events, Event("a", 1), 1)
     stepper.send(events, Event("b", 2), 2)
@@ -261,7 +264,7 @@ def test_a_look_up_asks_again_when_its_answer_is_too_old_and_says_how_old_it_is(
 def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LOOKUP_CACHE_ROWS", 2)
     towns = Towns()
-    answers = Answers(LookUp(lambda: towns, City, fresh_for=100))
+    answers = Answers(LookUp(lambda: towns, City, fresh_for=timedelta(microseconds=100)))
     for name in ("a", "b", "a", "c", "a", "b"):
         answers.get(name, 0)
     assert towns.asked == ["a", "b", "c", "b"]

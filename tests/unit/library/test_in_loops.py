@@ -45,14 +45,14 @@ WAITING: dict[str, Callable[[KeyedChain[int], KeyedChain[int]], Chain[Any]]] = {
     "repeat": lambda one, other: one.window(Global(), Repeat(EveryRecords(1))).aggregate(count(), name="step"),
     "running": lambda one, other: one.running(count(), name="step"),
     "as of": lambda one, other: one.join_as_of(other, name="step"),
-    "left": lambda one, other: one.join(other, Interval(after=1), "left", name="step"),
+    "left": lambda one, other: one.join(other, Interval(after=seconds(1)), "left", name="step"),
     "outer": lambda one, other: one.join(other, Fixed(seconds=1), "outer", name="step"),
     "sessions": lambda one, other: one.join(other, Sessions(seconds=1), name="step"),
-    "aggregate": lambda one, other: one.join_aggregate(other, Interval(after=1), count(), name="step"),
+    "aggregate": lambda one, other: one.join_aggregate(other, Interval(after=seconds(1)), count(), name="step"),
 }
 GOING_ON: dict[str, Callable[[KeyedChain[int], KeyedChain[int]], Chain[Any]]] = {
     "inner": lambda one, other: one.join(other, Fixed(seconds=1), name="step"),
-    "near": lambda one, other: one.join(other, Interval(after=1), name="step"),
+    "near": lambda one, other: one.join(other, Interval(after=seconds(1)), name="step"),
     "one": lambda one, other: one.join_one(other, name="step"),
     "wall": lambda one, other: one.window(Wall(seconds=1)).aggregate(count(), name="step"),
     "new": lambda one, other: one.deduplicate(seconds(1), name="step"),

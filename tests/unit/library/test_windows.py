@@ -30,7 +30,7 @@ def us(year: int, month: int, day: int, zone: str = "UTC") -> int:
 
 @given(TIMES, st.integers(2, 10**12), st.integers(0, 10**12))
 def test_a_time_lies_in_one_fixed_window(time: int, size: int, offset: int) -> None:
-    (window,) = Fixed(timedelta(microseconds=size), offset=offset).of(time)
+    (window,) = Fixed(timedelta(microseconds=size), offset=timedelta(microseconds=offset)).of(time)
     assert window.start <= time <= window.last
     assert window.end - window.start == size
     assert (window.start - offset) % size == 0
@@ -41,7 +41,7 @@ def test_a_time_lies_in_all_sliding_windows_that_hold_it(
     time: int, every: int, times: int, offset: int, more: int
 ) -> None:
     size = timedelta(microseconds=every * times + more % every)
-    windows = Sliding(size, every=timedelta(microseconds=every), offset=offset)
+    windows = Sliding(size, every=timedelta(microseconds=every), offset=timedelta(microseconds=offset))
     found = windows.of(time)
     assert all(window.start <= time < window.end for window in found)
     before = Window(found[0].start - every, found[0].end - every)

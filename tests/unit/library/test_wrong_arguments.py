@@ -10,7 +10,7 @@ import pytest
 import millwheel
 from millwheel import JsonCoder, Pipeline, Stream, Table
 from millwheel.errors import WiringError
-from millwheel.library import Fixed, Flow, LookUp, aggregation, count
+from millwheel.library import Combiner, Fixed, Flow, Interval, LookUp, Service, aggregation, count, top
 
 NUMBERS = Stream("numbers", JsonCoder(int))
 api: Any = millwheel
@@ -60,6 +60,18 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
         r"aggregation\('a'\): accumulator=<class 'int'>: give its coder, for example JsonCoder\(int\)",
     ),
     (lambda: flow().read("s"), r"read\(...\) needs a Stream, got 's'"),
+    (
+        lambda: keyed().window(Fixed(minutes=1), lateness=60),
+        r"the allowed lateness has a length of 60 us, .*: write seconds\(60\) for seconds, or timedelta\(microseconds=60\)",
+    ),
+    (lambda: keyed().deduplicate(60, str), r"an id comes again has a length of 60 us"),
+    (lambda: keyed().running(count(), lateness=5), r"the allowed lateness has a length of 5 us"),
+    (lambda: keyed().distinct_until_changed(forget_after=5), r"a key is forgotten has a length of 5 us"),
+    (lambda: Interval(before=60), r"how much older a partner may be has a length of 60 us"),
+    (lambda: Service(lambda: str, str, pause=1), r"the pause after a failed attempt has a length of 1 us"),
+    (lambda: top(1.5, len, str), r"top\(1.5\): give a number of values, at least 1"),  # type: ignore[arg-type]
+    (lambda: top(True, len, str), r"top\(True\): give a number of values"),
+    (lambda: Combiner(3, by=5), r"Combiner\(...\) needs a function of a value, got 5"),  # type: ignore[arg-type]
     (lambda: chain().filter(5), r"filter\(...\) needs a function of a value, got 5"),
     (lambda: chain().filter(waits), r"filter\(...\) needs a plain function, got <function waits .*, which is async"),
     (lambda: chain().filter(yields), r"filter\(...\) needs a plain function, got <function yields .*or yields"),
