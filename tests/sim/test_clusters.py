@@ -88,6 +88,6 @@ def test_rows_are_counted_once_however_often_the_map_changes(seed: int) -> None:
     simulations: list[ClusterSimulation] = []
     simulate_cluster(seed, NO_FAULTS, order_every_us=150_000, prepare=simulations.append)
     (simulation,) = simulations
-    workers = [member.hosts[0] for member in simulation.members if isinstance(member, WorkerMember)]
+    workers = [member.worker for member in simulation.members if isinstance(member, WorkerMember)]
     read = sum(position.position for position in simulation.store.inner.sources.values())
     assert sum(worker.actors.rows().given for worker in workers) == read > 0
