@@ -198,6 +198,16 @@ def test_only_a_timer_that_is_suspected_runs_alone() -> None:
     assert ran == [(False, ["t0", "t1"]), (True, ["t2"]), (False, ["t3", "t4"])]
 
 
+def test_suspected_timers_of_both_kinds_run_one_by_one() -> None:
+    found = mark(after(b""), work(timers=(Timer("e", "u", 10), Timer("w", "u", 5, "wall"))))
+    timers = [("e", "u", "watermark", 10), ("w", "u", "wall", 5), ("v", "u", "wall", 6)]
+    bench = Bench(unclean(found, ends=2, timers=timers))
+    bench.now = 100
+    bench(ev.WatermarkMoved(20))
+    ran = [(alone, [timer.key for timer in it.timers]) for alone, it in run_all(bench)]
+    assert ran == [(True, ["e"]), (True, ["w"]), (False, ["v"])]
+
+
 def test_the_condemned_goes_to_quarantine_with_what_comes_after_it() -> None:
     condemned = after(killed_alone(3, _as_arrived())).encoded()
     bench = Bench(unclean(condemned, ends=5))

@@ -137,6 +137,24 @@ def test_a_key_with_a_far_timer_does_not_expire() -> None:
     assert bench.core.counters.expired == 1
 
 
+def test_a_key_that_may_expire_stays_in_memory_until_that_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 1)
+    stored = [*watermark_timers(("x", 5_000)), *expiring(("b", 12))]
+    bench = Bench(recovered(timers=stored, more=["watermark"]), cache_limit_bytes=0, expire_after=10)
+    done = wrote("a", b"1")
+    done.timers = {"a": {("watermark", "t"): 9_000}}
+    bench.run(1, {0: ("a", 1)}, done)
+    (fold,) = bench(ev.CommitDone(Seq(1))).of(ev.Fold)
+    (load,) = bench(ev.WatermarkMoved(50)).of(ev.Load)
+    assert load.keys == ["b"]
+    bench(ev.FoldDone(fold.upto))  # "a" could leave now, but it is looked at as soon as "b" is here
+    bench(ev.Loaded([KeyRows("b", {("c", ""): b"1"}, {(EXPIRY_KIND, EXPIRY_TAG): 12})]))
+    (image,) = bench.images()
+    assert image.forgotten == ["b"], "the other one has a timer"
+    bench.arrive(2, {1: ("a", 60)})
+    assert bench.load([KeyRows("a", {("c", ""): b"1"}, {})]).values["c"]["a"] == b"1"
+
+
 def test_expiries_that_are_far_are_read_in_time_and_hold_nothing() -> None:
     bench = Bench(recovered(timers=expiring(("a", 10), ("b", 11)), more=[EXPIRY_KIND]), expire_after=100)
     assert bench(ev.WatermarkMoved(9)).reported() == [9]

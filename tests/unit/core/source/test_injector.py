@@ -198,6 +198,29 @@ def test_the_end_counts_when_it_is_durable_and_is_no_event_time_before() -> None
     assert injector.quiet()
 
 
+def test_a_partition_ends_with_the_state_of_its_last_row_when_that_is_durable_already() -> None:
+    """By that state the partition is known again: a file by what it was."""
+    injector = core()
+    injector.start(0)
+    (number,) = numbers(injector.handle(rows(0, [5], 5), 0))
+    injector.handle(ev.AckArrived(number), 0)
+    (first,) = of(injector.handle(ev.AlarmRang(), LATER), ev.Advance)
+    injector.handle(ev.Advanced(first.position, False), LATER)
+    (last,) = of(injector.handle(nothing(MAX_TIME, True), LATER), ev.Advance)
+    assert (last.position, last.state, last.finished) == (1, b"s1", True)
+
+
+def test_a_partition_at_its_end_is_not_quiet_while_a_row_is_not_acked() -> None:
+    injector = core()
+    injector.start(0)
+    (number,) = numbers(injector.handle(rows(0, [5], 5), 0))
+    injector.handle(nothing(MAX_TIME, True), 0)
+    assert not injector.quiet()
+    assert injector.under_way
+    injector.handle(ev.AckArrived(number), 0)
+    assert not injector.under_way
+
+
 def test_an_empty_partition_ends_without_a_promise() -> None:
     injector = core()
     assert reports(injector.start(0, MAX_TIME)) == []
