@@ -37,7 +37,7 @@ from millwheel.host.messages import (
     WatermarksRaised,
 )
 from millwheel.host.progress import progress_of
-from millwheel.host.requests import Reacquire, TakePartitions
+from millwheel.host.requests import CommitGroup, Reacquire, TakePartitions, WriteMarks
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.testing.world.calls import run
@@ -213,6 +213,40 @@ def test_an_interval_that_is_being_handed_over_takes_nothing_in_and_its_worker_i
     hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked=False)))
     assert hand.worker.closed == {ONE}
     assert not ownership_of(hand).served()
+
+
+def test_who_is_asked_twice_to_let_go_of_an_interval_does_so_once(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    sequencer, hand.keep_running = hand.worker.actors.all[ONE].sequencer, True
+    hand.deliver(sequencer + 1, f"w{hand.other}")
+    hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked=False)))
+    assert hand.of(HandedOver) == []
+    hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked=False)))
+    assert hand.of(HandedOver) == [HandedOver((), ())], "nothing is gone yet"
+    hand.give(he.Returned(ONE, sequencer, InvocationOutcome(processed=1), 0))
+    while hand.owned():
+        hand.pass_time()
+    assert hand.of(HandedOver) == [HandedOver((ONE,), ())]
+
+
+def test_an_interval_that_has_work_again_while_its_last_words_are_written_is_not_let_go(hand: ClusterHand) -> None:
+    """Its successors would find a log, or nothing of what it was about to write."""
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    sequencer, hand.held = hand.worker.actors.all[ONE].sequencer, WriteMarks
+    hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked=True)))
+    (words_asked,), hand.held, hand.waiting = hand.waiting, CommitGroup, []
+    hand.give(he.Told(ONE, sequencer, ev.RedriveAsked(["k"])))  # an earlier owner has emptied its line
+    hand.give(he.TurnEnded())
+    hand.answer(words_asked)
+    hand.pass_time()
+    assert (hand.of(HandedOver), hand.owned()) == ([], {ONE})
+    (commit,), hand.held, hand.waiting = hand.waiting, None, []
+    hand.answer(commit)
+    while hand.owned():
+        hand.pass_time()
+    assert hand.of(HandedOver) == [HandedOver((ONE,), ())]
 
 
 def test_what_a_core_has_left_is_forgotten_when_its_interval_is_another_workers(hand: ClusterHand) -> None:
