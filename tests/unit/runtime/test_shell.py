@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from millwheel.errors import Fenced, InvariantError, SourceError
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Receipt
 from millwheel.host.requests import StillOwned
+from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId, Seq
 from millwheel.limits import TURN_US
+from millwheel.ports import MarkWrite
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.runtime.shell import Shell, wall_clock_us
 from millwheel.testing import Results
@@ -253,6 +256,29 @@ def test_nothing_is_asked_of_the_store_without_a_lease() -> None:
 
 
 STOPS: Stream[str] = Stream("stops", TextCoder())
+
+
+@pytest.mark.parametrize("checks", [0, 1_000])
+def test_a_process_without_a_lease_says_no_last_words(checks: int) -> None:
+    """Whoever has its intervals by now may suspect something."""
+    marked = 0
+
+    class Counting(MemoryStore):
+        async def mark(self, writes: Sequence[MarkWrite]) -> set[IntervalId]:
+            nonlocal marked
+            marked += 1
+            return await super().mark(writes)
+
+    pipeline = Pipeline("stops")
+    pipeline.inject(IterableSource("rows", []), into=STOPS)
+    pipeline.add(Stopper, [subscribe(STOPS, str)], name="Stopper")
+    worker = WorkerHost(graph=pipeline.graph())
+    shell = Shell(store=Counting(), transport=LocalTransport(), worker=worker, permit=Permitted(checks))
+    if checks:
+        shell.stop()
+    with nullcontext() if checks else pytest.raises(Fenced):
+        asyncio.run(shell.serve())
+    assert marked == bool(checks)
 
 
 class Slow(MemoryStore):
