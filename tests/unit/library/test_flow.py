@@ -236,7 +236,7 @@ def test_split_keys_that_come_with_a_key_cut_every_step_of_it() -> None:
     )
     keyed.join(keyed, Fixed(seconds=10), name="join").to(Stream("pairs", MsgpackCoder(Match[str, str])))
     keyed.upsert_to(table, lambda word: [{"word": word, "length": len(word)}])
-    Flow(pipeline).read(words).key_by(lambda word: word).deduplicate(1).to(Stream("once", TextCoder()))
+    Flow(pipeline).read(words).key_by(lambda word: word).deduplicate(SECOND).to(Stream("once", TextCoder()))
     cuts = {name: spec.settings.split_keys for name, spec in pipeline._computations.items()}
     assert cuts.pop("once.deduplicate") == ()
     assert cuts == dict.fromkeys(["plain", "shards.parts", "shards", "join", "lengths.upsert"], ("h", "q"))
