@@ -131,6 +131,8 @@ def test_what_processes_have_agreed_on_is_not_put_back(home: Home) -> None:
         home.execute("UPDATE {}.lease SET expires = '-infinity'")
         home.savepoints.restore("early")
         assert await store.orders() == []
+        agreed = await store.cluster_map()
+        assert (agreed.intervals, agreed.sources) == ((), ()), "whoever opens it places all of it anew"
         assert [key.key for key in await store.hot_keys()] == ["late"]
         with pytest.raises(IncompatibleStore, match="opened in another version meanwhile"):
             await store.join("v", "worker", "v:1", 60_000_000, b"v")

@@ -231,6 +231,27 @@ def test_an_ordinary_role_ends_the_sessions_of_the_dead_and_of_nobody_else(
     run(ordinary, main())
 
 
+def test_sessions_of_another_database_are_left_alone(postgres: EmbeddedPostgres, cluster: Cluster) -> None:
+    """Its pipeline may have the same name, and its members have the same numbers."""
+    other = f"{cluster.pipeline}_other"
+
+    async def main() -> None:
+        store, _, _ = await cluster.leader("living")
+        dead_store, dead = await cluster.member("dead")
+        assert await dead_store.renew(dead, LEASE_US)
+        await cluster.expire(dead)
+        name = session_name(cluster.pipeline, dead)
+        place = make_conninfo(postgres.url, dbname=other, application_name=name)
+        with psycopg.connect(place, autocommit=True) as foreign:
+            assert await store.expel([dead]) > 0
+            assert foreign.execute("SELECT 1").fetchone() == (1,)
+
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{other}"')
+        run(cluster, main())
+        connection.execute(f'DROP DATABASE "{other}"')
+
+
 def test_hot_keys_are_those_that_members_have_said_last(cluster: Cluster) -> None:
     async def main() -> None:
         store, one = await cluster.member("w")

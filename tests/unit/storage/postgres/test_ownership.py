@@ -14,7 +14,7 @@ from millwheel.errors import (
 )
 from millwheel.ids import Seq
 from millwheel_storage.embedded import EmbeddedPostgres
-from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.postgres import PostgresStore, ownership
 from millwheel_storage.postgres import connection as connection_module
 from millwheel_storage.postgres.prepared import Connection
 from tests.unit.storage.samples import shape
@@ -49,5 +49,22 @@ def test_a_zombie_in_a_transaction_loses_its_locks(
         assert await zombie.commit([LogWrite(first, owned[first], Seq(1), 0, b"x")]) == set()
         await zombie.close()
         await successor.close()
+
+    asyncio.run(main())
+
+
+def test_whoever_takes_over_again_after_a_lost_reply_has_what_it_took(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        owned = (await store.acquire([first]))[first]
+        fresh, other = [await store._folds.run(ownership.next_sequencer) for _ in range(2)]
+        for sequencer, taken in ((fresh, True), (fresh, True), (other, False)):
+            done = store._folds.run(lambda connection, s=sequencer: ownership.replace(connection, first, owned, s))  # type: ignore[misc]
+            assert await done is taken
+        assert await store.still_owned({first: fresh}) == {first}
+        await store.close()
 
     asyncio.run(main())

@@ -32,13 +32,14 @@ def test_sources_whose_partitions_have_the_same_names_and_signs_know_their_own(
         for source, position in (("one", mine), ("two", other)):
             assert await store.find_partitions(source, [], ["p", "q"]) == [position]
         owned = await store.acquire([mine.interval, other.interval])
-        await finish(mine, owned[mine.interval], b"sign")
+        await finish(mine, owned[mine.interval], b"sign", b"both")
         assert await store.find_partitions("two", [b"sign"], []) == []
         assert await store.unknown_signs("two", [b"sign"]) == {b"sign"}
         assert await store.unknown_signs("one", [b"sign", b"more"]) == {b"more"}
-        await finish(other, owned[other.interval], b"sign")
+        await finish(other, owned[other.interval], b"sign", b"both")
         for source, position in (("one", mine), ("two", other)):
             (found,) = await store.find_partitions(source, [b"sign"], [])
+            assert await store.find_partitions(source, [b"sign", b"both"], ["p"]) == [found], "it is found once"
             assert (found.interval, found.rejected) == (position.interval, 3)
         assert await store.source_partitions("one") == []
 

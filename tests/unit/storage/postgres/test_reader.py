@@ -18,7 +18,7 @@ from millwheel.bundles import (
     TimerWrites,
     encode_checkpoint,
 )
-from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.ports import FoldWrite
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.memory import MemoryStore
@@ -187,6 +187,47 @@ def test_a_request_that_comes_right_after_a_release_is_not_answered_by_it(
             return
         with Reader(postgres.url, pipeline) as reader:
             reader.request_redrive("a", "bad")
+
+    def tables() -> dict[str, list[tuple[Any, ...]]]:
+        return store.tables() if isinstance(store, MemoryStore) else postgres_tables(postgres.url, pipeline)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, PostgresStore])
+def test_requests_have_the_place_of_their_own_logs_and_are_read_page_by_page(
+    postgres: EmbeddedPostgres, pipeline: str, kind: type[MemoryStore] | type[PostgresStore]
+) -> None:
+    """In the order of computations and keys, whatever other intervals have logged since."""
+    store = MemoryStore() if kind is MemoryStore else PostgresStore(postgres.url, pipeline)
+    keys = [("a", "bad"), ("a", "z"), ("b", "early"), ("b", "late")]
+    intervals = dict(zip(keys, map(IntervalId, (1, 2, 3, 3)), strict=True))
+
+    async def main() -> None:
+        await store.open_pipeline(shape(pipeline, computations={"a": ("m",), "b": ()}))
+        owned = dict[IntervalId, Sequencer]()
+        for interval in sorted({*intervals.values()}):  # each has a larger sequencer than the one before
+            owned |= await store.acquire([interval])
+            failed = [
+                msgspec.structs.replace(waiting(0), key=key) for (_, key), of in intervals.items() if of == interval
+            ]
+            written = encode_checkpoint(msgspec.structs.replace(image([]), quarantined=failed))
+            await store.commit([LogWrite(interval, owned[interval], Seq(int(interval)), 0, written)])
+        ask()
+        assert tables()["redrive"] == [(*place, owned[of], int(of)) for place, of in intervals.items()]
+        for start, place in enumerate(keys):
+            assert await store.redrive_requests(place, 9) == keys[start:]
+            assert await store.redrive_requests((place[0], place[1] + "\0"), 1) == keys[start + 1 : start + 2]
+        await store.close()
+
+    def ask() -> None:
+        if isinstance(store, MemoryStore):
+            for place in keys:
+                store.request_redrive(*place)
+            return
+        with Reader(postgres.url, pipeline) as reader:
+            for place in keys:
+                reader.request_redrive(*place)
 
     def tables() -> dict[str, list[tuple[Any, ...]]]:
         return store.tables() if isinstance(store, MemoryStore) else postgres_tables(postgres.url, pipeline)
