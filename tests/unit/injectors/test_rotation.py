@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -12,7 +14,7 @@ from millwheel_injectors import FileSource, files, partition
 from millwheel_injectors.identity import Listed
 from millwheel_injectors.listing import list_files
 from millwheel_injectors.streams import ByteStream, open_stream
-from tests.unit.injectors.drain import only, read_all, rows_of
+from tests.unit.injectors.drain import only, read_all, rows_of, values_of
 
 Listing = Callable[[Path, str], Iterator[Listed]]
 
@@ -94,3 +96,12 @@ def test_a_file_that_is_renamed_just_before_it_is_opened_is_read_and_no_other(
 
     monkeypatch.setattr(partition, "open_stream", rotated)
     assert [value for _, value, _ in rows_of(read_all(old))] == ["old 0", "old 1"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
+def test_a_log_that_is_being_compressed_is_read_once_however_far_that_is(tmp_path: Path, share: float) -> None:
+    rows = [f"{Random(row).random()}" for row in range(100)]
+    log, packed = tmp_path / "log", gzip.compress("\n".join([*rows, ""]).encode())
+    log.write_text("\n".join([*rows, ""]))
+    (tmp_path / "log.gz").write_bytes(packed[: int(share * len(packed))])
+    assert list(values_of(FileSource("log", f"{tmp_path}/log*", tail=True)).values()) == [rows]

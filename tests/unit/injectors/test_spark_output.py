@@ -351,6 +351,29 @@ def test_values_beside_directory_columns_have_the_type_wherever_it_was_given(giv
     assert values == [{"n": 1, "ts": T + 1, "day": "7"} if given == "neither" else Dated(1, 7, T + 1)]
 
 
+@pytest.mark.parametrize("kind", ["batch", "stream", "parquet"])
+def test_directory_columns_are_as_they_were_before_spark_escaped_them(kind: str, tmp_path: Path) -> None:
+    if kind == "parquet":
+        batch(tmp_path / "day=a%2Fb%3D1", table([1]), success=False)
+    else:
+        name = part(tmp_path, "day=a%2Fb%3D1/part-0.json", 1)
+    if kind == "stream":  # a log has URIs, in which the sign itself is escaped
+        log(tmp_path, "0", name)
+        place = tmp_path / "_spark_metadata" / "0"
+        place.write_text(place.read_text().replace("%", "%25"))
+    else:
+        (tmp_path / "_SUCCESS").touch()
+    ((value,),) = values_of(SparkOutputSource("s", tmp_path, "ts")).values()
+    assert value["day"] == "a/b=1"
+
+
+def test_directories_that_are_no_columns_are_left_out_as_spark_does(tmp_path: Path) -> None:
+    for name in ("part-0.json", "day=7/part-1.json", "copies/part-2.json", "day=7/old/part-3.json"):
+        part(tmp_path, name, 1)
+    (tmp_path / "_SUCCESS").touch()
+    assert list(values_of(SparkOutputSource("s", tmp_path, "ts"))) == ["day=7/part-1.json", "part-0.json"]
+
+
 def test_directory_columns_beside_other_text_are_refused(tmp_path: Path) -> None:
     part(tmp_path, "day=7/part-0.txt", 1)
     (tmp_path / "_SUCCESS").touch()
@@ -520,6 +543,34 @@ def test_the_exact_watermark_of_parquet(tmp_path: Path, statistics: bool, functi
     resumed = only(source)
     resumed.resume(18_000, resumed.fingerprint())
     assert T < resumed.watermark() <= T + 8_000
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(times=st.lists(st.integers(0, 50), min_size=2, max_size=9), data=st.data())
+def test_a_restart_promises_no_more_than_the_rows_before_it_have_shown(
+    kind: str, times: list[int], data: st.DataObject, tmp_path: Path
+) -> None:
+    """The state that is stored may be that of a later row than the one from which reading goes on."""
+    shutil.rmtree(tmp_path)
+    if kind == "parquet":
+        batch(tmp_path, table(times))
+    else:
+        part(tmp_path, "part-0.json", *times)
+        (tmp_path / "_SUCCESS").touch()
+    source = SparkOutputSource("s", tmp_path, "ts", BoundedDisorder(3))
+    first = only(source)
+    first.resume(0, first.fingerprint())
+    promised, states = [first.watermark()], [first.fingerprint()]
+    while read := first.read(1):
+        promised.append(first.watermark())
+        states.append(read.state)
+    known = data.draw(st.integers(0, len(times) - 1))
+    row = data.draw(st.integers(0, known))
+    again = only(source)
+    again.resume(row, states[known])
+    assert again.watermark() <= promised[row]
+    assert rows_of(read_all(again))[0][0] == row
 
 
 TIMES = ["2026-08-01T12:00:00Z", "2026-08-01T12:00:00.5Z", "2026-08-01T13:00:00+05:00"]
