@@ -20,6 +20,7 @@ from millwheel.spark.iteration.cells import (
     finished,
     first_delta,
     given_in,
+    model_of,
     next_bulk,
     next_delta,
     read_cell,
@@ -78,6 +79,17 @@ def test_the_first_workset_takes_its_values_from_the_solution() -> None:
     cell = first_delta(1, part([1, 2], [7, 8]), part([2], [99]))
     assert cell.work is not None
     assert cell.work["label"].tolist() == [8]
+
+
+def test_what_an_iteration_begins_with_is_known_by_its_keys_its_columns_and_its_values() -> None:
+    begins = [
+        part([1, 2], [7, 8]), part([1, 3], [7, 8]), part([1, 2], [7, 9]),
+        Part(0, np.array([1, 2]), {"rank": np.array([7, 8])}), Part(0, np.array([1, 2])),
+    ]  # fmt: skip
+    models = [model_of(cell_of(begin)) for begin in (*begins, begins[0])]
+    assert len({(model.digest, *model.columns) for model in models}) == len(begins)
+    assert len({model.digest for model in models[:3]}) == 3
+    assert models[0].digest == models[-1].digest
 
 
 def test_figures_are_reported_once_a_partition(keeping: Keeping) -> None:
