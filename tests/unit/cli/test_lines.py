@@ -32,6 +32,7 @@ def test_the_rate_is_that_of_the_last_seconds(capsys: pytest.CaptureFixture[str]
             lines.progress(after(1_000 * second if second <= 5 else 5_000), float(second))
     rates = re.findall(r"([\d,]+)/s", capsys.readouterr().out)
     assert rates[:5] == ["1,000"] * 5
+    assert rates[5:9] == ["800", "600", "400", "200"], "of five seconds, of which the last have had nothing"
     assert rates[-1] == "0"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from millwheel.cli.lines import Lines
@@ -75,3 +76,22 @@ def test_a_run_that_leaves_more_over_than_is_allowed_says_so_by_its_status(
     with Lines(quiet=True, verbose=False) as lines:
         said = outcome(lines, Place("a:b", None, "here"), progress, "", allow_quarantine, allow_rejected)
     assert said == status
+
+
+@pytest.mark.parametrize(
+    ("stopped", "told", "status"),
+    [
+        ("", "stopped by SIGTERM", Status.STOPPED),
+        ("too much", "", Status.LEFT_OVER),
+        ("too much", "stopped by SIGTERM", Status.LEFT_OVER),
+    ],
+)
+def test_a_run_that_stopped_by_itself_says_why_also_when_it_was_told_to(
+    stopped: str, told: str, status: Status, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever starts it again must know."""
+    progress = msgspec.structs.replace(Progress(0, 0, 0, 0, 0, 0, 0, 0, 0, {}, False, 0), stopped=stopped)
+    with Lines(quiet=True, verbose=False) as lines:
+        assert outcome(lines, Place("a:b", None, "here"), progress, told) == status
+    said = f"error: the run is stopped: {stopped}" if stopped else told
+    assert capsys.readouterr().err == f"millwheel: {said}\n"

@@ -261,6 +261,13 @@ def test_a_look_up_asks_again_when_its_answer_is_too_old_and_says_how_old_it_is(
     assert towns.asked == ["a", "b", "a", "b"]
 
 
+def test_an_answer_that_a_clock_which_was_set_back_has_not_reached_is_not_used() -> None:
+    towns = Towns()
+    answers = Answers(LookUp(lambda: towns, City, fresh_for=timedelta(microseconds=100)))
+    assert [answers.get("a", now) for now in (50, 49, 149, 150)] == [(City("Bern"), age) for age in (0, 0, 100, 0)]
+    assert towns.asked == ["a"] * 3
+
+
 def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LOOKUP_CACHE_ROWS", 2)
     towns = Towns()

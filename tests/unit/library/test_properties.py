@@ -39,6 +39,7 @@ WINDOWS: dict[str, Any] = {
     "shifted": Fixed(seconds=7, offset=seconds(3)),
     "sliding": Sliding(seconds=12, every=seconds(4)),
     "uneven": Sliding(seconds=10, every=seconds(4)),
+    "askew": Sliding(seconds=10, every=seconds(4), offset=seconds(3)),
     "sessions": Sessions(seconds=5),
     "per key": Sessions(lambda player: seconds(3 if player == "ann" else 9)),
     "days": Calendar("day"),
@@ -214,7 +215,7 @@ def test_a_record_is_in_a_pane_or_dropped_once(
         assert len(late) == len({*late} - gathered)
 
 
-@pytest.mark.parametrize("name", ["fixed", "sliding", "uneven"])
+@pytest.mark.parametrize("name", ["fixed", "shifted", "sliding", "uneven", "askew"])
 @settings(max_examples=examples(6))
 @given(
     ROWS,
@@ -235,3 +236,35 @@ def test_a_combiner_changes_neither_panes_at_the_watermark_nor_what_is_dropped(
         whole = {key: [p.value for p in of if p.timing == "on time"] for key, of in run.panes().items()}
         found.append((whole, {key: of[-1].value for key, of in run.panes().items()}, late))
     assert found[0] == found[1]
+
+
+class Noted(Run):
+    """It notes the times of rows that were not late when they came, by key and window."""
+
+    def __init__(self, windows: Any, **settings: Any) -> None:
+        super().__init__(windows, **settings)
+        self.times: dict[tuple[str, Window], list[int]] = defaultdict(list)
+        self._windows = windows
+
+    def bundle(self, rows: list[Row]) -> None:
+        for player, second in rows:
+            if second >= self.promised:
+                for window in self._windows.of(second * SECOND):
+                    self.times[player, window].append(second * SECOND)
+        super().bundle(rows)
+
+
+@pytest.mark.parametrize("name", ["fixed", "shifted"])
+@pytest.mark.parametrize(("time", "of"), [("earliest", min), ("latest", max)])
+@settings(max_examples=examples(6))
+@given(ROWS, CUTS, LAGS)
+def test_a_pane_has_the_time_of_its_records_that_were_not_late(
+    name: str, time: str, of: Any, rows: list[Row], cuts: list[int], lags: list[int]
+) -> None:
+    """A record at the watermark is not late."""
+    run = Noted(WINDOWS[name], time=time, lateness=seconds(DISORDER))
+    run.feed(rows, cuts, [0, *lags])
+    found = {
+        (o.value.key, o.value.window): o.timestamp for o in run.stepper.outputs(panes) if o.value.timing == "on time"
+    }
+    assert found == {place: of(run.times[place], default=place[1].last) for place in found}

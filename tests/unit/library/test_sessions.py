@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel import MINUTE, SECOND
-from millwheel.library import AtWatermark, EveryRecords, EveryWall, Sessions, collect, seconds
+from millwheel.library import AtWatermark, EveryRecords, EveryWall, Once, Sessions, collect, seconds
 from millwheel.testing import Stepper
 from tests.unit.library.pipelines import dropped, found, left, panes, send, windowed
 
@@ -118,6 +118,30 @@ def test_early_panes_by_wall_time_survive_merges(seconds_: tuple[int, ...]) -> N
     stepper.finish()
     stepper.advance_clock(MINUTE)
     assert found(stepper, 1) == [("ann", 1, 35, 5, "on time")]
+    assert left(stepper, ["panes.sum"]) == {}
+
+
+@pytest.mark.parametrize("seconds_", [(20, 5), (5, 20)])
+def test_sessions_that_become_one_are_due_when_the_first_of_them_was(seconds_: tuple[int, int]) -> None:
+    stepper = Stepper(windowed(GAP, trigger=AtWatermark(early=EveryWall(minutes=1))))
+    for second in seconds_:
+        send(stepper, "ann", 1, second)
+        stepper.advance_clock(20 * SECOND)
+    send(stepper, "ann", 1, 13)
+    stepper.advance_clock(20 * SECOND - 1)
+    assert found(stepper) == []
+    stepper.advance_clock(1)
+    assert found(stepper) == [("ann", 5, 30, 3, "early")]
+
+
+@pytest.mark.parametrize("seconds_", [(1, 2, 8, 15, 20), (20, 15, 8, 2, 1)])
+def test_a_session_that_has_had_its_one_pane_drops_the_rest_however_it_grows(seconds_: tuple[int, ...]) -> None:
+    stepper = Stepper(windowed(GAP, trigger=Once(EveryRecords(2)), dropped=dropped))
+    for second in seconds_:
+        send(stepper, "ann", 1, second)
+    stepper.finish()
+    assert [pane[3:] for pane in found(stepper)] == [(2, "early")]
+    assert len(stepper.outputs(dropped)) == 3
     assert left(stepper, ["panes.sum"]) == {}
 
 

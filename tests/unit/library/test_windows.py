@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from millwheel import DAY, HOUR, MINUTE, SECOND
 from millwheel.errors import TimestampError, WiringError
-from millwheel.library import Calendar, Fixed, Global, Sessions, Sliding, Window, minutes
+from millwheel.library import Calendar, EveryWall, Fixed, Global, Sessions, Sliding, Window, minutes
 from millwheel.library.calendars import Unit
 
 UNITS: tuple[Unit, ...] = ("day", "week", "month", "year")
@@ -34,6 +34,13 @@ def test_a_time_lies_in_one_fixed_window(time: int, size: int, offset: int) -> N
     assert window.start <= time <= window.last
     assert window.end - window.start == size
     assert (window.start - offset) % size == 0
+
+
+@given(TIMES, st.integers(2, 10**12), st.integers(0, 10**12))
+def test_an_aligned_pane_is_due_at_the_next_whole_period_of_the_clock(time: int, period: int, offset: int) -> None:
+    due = EveryWall(timedelta(microseconds=period), aligned=True, offset=timedelta(microseconds=offset)).due(time)
+    assert time < due <= time + period
+    assert (due - offset) % period == 0
 
 
 @given(TIMES, st.integers(2, 10**6), st.integers(1, 50), st.integers(0, 10**6), st.integers(0, 10**5))
