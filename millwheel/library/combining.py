@@ -103,7 +103,8 @@ def combined(
 def _in_front(windows: Windows, firing: Firing) -> tuple[Windows, Firing]:
     """The windows of the parts, and when these come."""
     if isinstance(windows, Sliding):
-        return Fixed(timedelta(microseconds=windows.slice_us), offset=windows.offset), _OfSlices(windows, firing)
+        size, offset = (timedelta(microseconds=us) for us in (windows.slice_us, windows.offset))
+        return Fixed(size, offset=offset), _OfSlices(windows, firing)
     late = None if firing.late is None else EveryRecords(1)
     return windows, Firing(AtWatermark(firing.early, late), firing.lateness, "discarding", "end")
 

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from millwheel.errors import WiringError
-from millwheel.library.durations import Duration, duration
+from millwheel.library.durations import Duration, length
 from millwheel.library.panes import PaneTime, Timing
 from millwheel.library.triggers import AtWatermark, EveryRecords, Once, Trigger
 from millwheel.model import MAX_TIME
@@ -60,7 +60,7 @@ class Firing:
             (trigger.early, trigger.late) if isinstance(trigger, AtWatermark) else (trigger.every,) * 2
         )
         # Without a trigger for late records they are dropped, so nothing need wait for them.
-        self.lateness = 0 if self.late is None else duration(lateness, "the allowed lateness")
+        self.lateness = 0 if self.late is None else length(lateness, "the allowed lateness")
         self.holds = time != "end"
         self.tracks = self.early is not None or self.holds
         """Each record that is not late changes the window's progress."""

@@ -200,7 +200,8 @@ class KeyedChain(Generic[T]):
         """
         check_windows(windows)
         check_trigger(trigger)
-        return WindowedChain(self, windows, Firing(trigger or AtWatermark(), lateness, panes, time))
+        late = duration(lateness, "the allowed lateness")
+        return WindowedChain(self, windows, Firing(trigger or AtWatermark(), late, panes, time))
 
     @overload
     def join(

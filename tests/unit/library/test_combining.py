@@ -29,7 +29,7 @@ ROWS = [(Score("ann" if n % 3 else "bob", n), (n * 37 % 50) * SECOND) for n in r
 WINDOWS = [
     Fixed(seconds=10),
     Sliding(seconds=20, every=seconds(5)),
-    Sliding(timedelta(microseconds=1_200), every=timedelta(microseconds=400)),
+    Sliding(timedelta(microseconds=1_200), every=timedelta(microseconds=400), offset=timedelta(microseconds=100)),
 ]
 """The slices of the last one are shorter than what a number alone may say."""
 AGGREGATIONS = [
