@@ -131,11 +131,11 @@ class ClusterHand:
     def owned(self) -> set[IntervalId]:
         return {actor.interval for actor, _ in self.worker.actors.intervals()}
 
-    def deliver(self, producer: int, peer: str) -> None:
+    def deliver(self, producer: int, peer: str, sequence: int = 0) -> None:
         actor = self.worker.actors.all[ONE]
         (number,) = self.worker.routes.subscriptions.values()
         records = Bundle(
-            number, SENDER, (producer << 32) + 1, ONE, ProducerId(producer), SequenceNumber(0), sequence_numbers([0]),
-            ["k"], [b"v"], [1],
+            number, SENDER, (producer << 32) + 1 + sequence, ONE, ProducerId(producer), SequenceNumber(0),
+            sequence_numbers([sequence]), ["k"], [b"v"], [1],
         )  # fmt: skip
         self.give(he.Received(peer, Delivery(records, actor.sequencer, False)))

@@ -13,7 +13,17 @@ from millwheel.core.interval import events as ev
 from millwheel.core.source.row_counts import RowCounts
 from millwheel.errors import SourceError
 from millwheel.host import alphabet as he
-from millwheel.host.messages import Claimed, Concluded, Credit, Delivery, Excused, Hello, SourceBound, WatermarkReport
+from millwheel.host.messages import (
+    Claimed,
+    Concluded,
+    Credit,
+    Delivery,
+    Excused,
+    Hello,
+    Receipt,
+    SourceBound,
+    WatermarkReport,
+)
 from millwheel.host.skews import Skews
 from millwheel.ids import Sequencer, SubscriptionId, sequence_numbers
 from millwheel.limits import POLL_DELAY_US
@@ -193,13 +203,21 @@ def test_what_is_sent_again_after_a_hello_counts_against_the_credit_that_begins_
 
 def test_a_partition_is_forgotten_when_its_end_is_durable_and_everybody_has_acked_it() -> None:
     hand, position, effects = serving()
+    hand.posts = True
     (read,) = reads(effects)
     hand.give(he.RowsArrived(read.interval, read.sequencer, rows(position, finished=True), 0))
     hand.give(he.TurnEnded())
     (stored,) = run(hand.store.find_partitions("text", [], ["a"]))
     assert stored.finished
+    (told,) = hand.of(Delivery)
+    for _ in range(2):
+        hand.give(he.TurnEnded())
     assert position.interval in hand.worker.actors.all, "its receivers have not heard of it"
     assert hand.of(Concluded) == []
+    hand.give(he.Received("worker", Receipt(told.bundle.target, position.interval, told.bundle.number)))
+    hand.give(he.TurnEnded())
+    assert position.interval not in hand.worker.actors.all
+    assert hand.of(Concluded) == [Concluded("source:text", position.interval)]
 
 
 HEARD: Any = (Claimed, Excused, WatermarkReport, SourceBound)

@@ -9,6 +9,7 @@ import msgspec
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, subscribe
 from millwheel.bundles import Bundle, LogWrite
+from millwheel.core.interval import events as ev
 from millwheel.host import alphabet as he
 from millwheel.host.messages import (
     Claimed,
@@ -41,6 +42,8 @@ class Hand:
     def __init__(self, later: type[StoreCall] | None = None, outputs: Sequence[Stream[str]] = ()) -> None:
         self._later = later
         self.now = 1_000
+        self.posts = False
+        """What is for later turns is given at once; else it is lost."""
         pipeline = Pipeline("hand")
         pipeline.inject(IterableSource("text", []), into=words)
         pipeline.add(Keep, [subscribe(words, lambda word: word)], outputs)
@@ -63,6 +66,8 @@ class Hand:
                     self.give(he.Answered(token, None))
                 case he.Ask():
                     self.waiting.append(effect)
+                case he.Post(posted) if self.posts:
+                    self.give(posted)
                 case _:
                     pass
         return effects
@@ -93,6 +98,16 @@ def bundle(target: IntervalId) -> Bundle:
         [b"v"],
         [1],
     )
+
+
+def test_a_worker_is_woken_for_each_alarm_also_when_one_before_it_has_rung() -> None:
+    hand, _ = started()
+    ((actor, _),) = hand.worker.actors.intervals()
+    hand.worker.perform(actor, [ev.SetAlarm(2_000), ev.SetAlarm(3_000)])
+    for now, then in ((2_000, [3_000]), (3_000, [])):
+        hand.now = now
+        woken = [effect.at for effect in hand.give(he.Tick()) if isinstance(effect, he.WakeAt)]
+        assert woken == then
 
 
 def test_a_bundle_for_another_owner_is_dropped() -> None:

@@ -670,6 +670,19 @@ def test_a_process_that_takes_the_place_of_one_that_has_called_more_often_is_hea
     asyncio.run(scenario())
 
 
+def test_a_process_that_may_not_act_any_more_opens_no_channel_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+
+    async def scenario() -> None:
+        async with pair_of_nodes() as (a, b, _proxy):
+            b.transport.abandon()
+            await until(lambda: not a.transport.open_channels())
+            await asyncio.sleep(0.5)  # it is a that calls, again and again
+            assert (a.opened, b.opened) == (1, 1)
+
+    asyncio.run(scenario())
+
+
 def test_streams_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with pair_of_nodes() as (a, b, _):
