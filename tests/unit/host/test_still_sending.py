@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel.host import alphabet as he
-from millwheel.host.messages import Receipt
+from millwheel.host.messages import Led, Receipt, RunEnded
 from millwheel.host.requests import ReadSenders
 from millwheel.ids import ProducerId, SequenceNumber
 from millwheel.testing.world.calls import run
@@ -133,3 +133,14 @@ def test_one_question_is_under_way_at_a_time_and_the_newest_map_is_asked_about_i
     look(hand)
     assert [ask for ask in hand.asked if isinstance(ask, ReadSenders)]
     assert producer not in heard(hand)
+
+
+def test_a_worker_that_leaves_a_finished_run_leaves_no_ids_behind(hand: ClusterHand) -> None:
+    """Nobody sends again, and the frontier that says so may be lost in a channel that is cut."""
+    from_a_sender(hand)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.give(he.Received(hand.leader, RunEnded()))
+    for _ in range(20):
+        hand.pass_time()
+    assert hand.owned() == set()
+    assert [row for row in hand.store.tables()["delivered"] if row] == []
