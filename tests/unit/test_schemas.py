@@ -65,6 +65,10 @@ class OmitsOther(msgspec.Struct, omit_defaults=True):
     size: int = 7
 
 
+class WritesOther(msgspec.Struct):
+    size: int = 7
+
+
 @dataclass
 class Plain:
     user: str
@@ -119,6 +123,7 @@ READABLE: list[tuple[Any, Any, list[str] | None]] = [
     (Row, RowMore, ["field 'page' was added, \"/\" where it is missing"]),
     (Tree, TreeOfFloats, ["field 'value': int became float"]),
     (tuple[int, str], tuple[float, str], ["field '[0]': int became float"]),
+    (WritesOther, Omits, []),
 ]
 
 REFUSED: list[tuple[Any, Any, str]] = [
@@ -141,6 +146,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (Click, Row, "its tag, or whether it is written as an array"),
     (Row, RowTurned, "new fields come last"),
     (Omits, OmitsOther, "its default was 5, now 7"),
+    (Omits, WritesOther, "its default was 5, now 7"),
     (Tree, TreeOfTexts, "field 'value': int became str"),
     (list[Click], list[Fewer], r"field '\[…\].at' was removed"),
 ]

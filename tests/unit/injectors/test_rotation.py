@@ -10,11 +10,11 @@ from random import Random
 import pytest
 
 from millwheel.errors import SourceError
-from millwheel_injectors import FileSource, files, partition
+from millwheel_injectors import FileCreation, FileSource, files, partition
 from millwheel_injectors.identity import Listed
 from millwheel_injectors.listing import list_files
 from millwheel_injectors.streams import ByteStream, open_stream
-from tests.unit.injectors.drain import only, read_all, rows_of, values_of
+from tests.unit.injectors.drain import Clock, only, read_all, rows_of, values_of
 
 Listing = Callable[[Path, str], Iterator[Listed]]
 
@@ -105,3 +105,34 @@ def test_a_log_that_is_being_compressed_is_read_once_however_far_that_is(tmp_pat
     log.write_text("\n".join([*rows, ""]))
     (tmp_path / "log.gz").write_bytes(packed[: int(share * len(packed))])
     assert list(values_of(FileSource("log", f"{tmp_path}/log*", tail=True)).values()) == [rows]
+
+
+def test_a_compressed_log_that_is_not_whole_is_not_at_its_end_however_long_nobody_writes_it(tmp_path: Path) -> None:
+    rows = [f"{Random(row).random()}" for row in range(100)]
+    packed = gzip.compress("\n".join([*rows, ""]).encode())
+    (tmp_path / "log.gz").write_bytes(packed[:-9])
+    source = FileSource("log", tmp_path / "log.gz", tail=True, ordered=False, quiet_us=1, clock=Clock(2**60))
+    found = only(source)
+    before = read_all(found)
+    assert not found.finished()
+    with (tmp_path / "log.gz").open("ab") as log:
+        log.write(packed[-9:])
+    assert [value for _, value, _ in rows_of([*before, *read_all(found)])] == rows
+    assert found.finished()
+
+
+def test_a_file_that_is_made_while_a_search_is_under_way_is_not_promised_to_be_newer_than_its_end(
+    tmp_path: Path,
+) -> None:
+    class Ticking(Clock):
+        def __call__(self) -> int:
+            self.now += 1
+            return self.now
+
+    clock = Ticking(4)
+    (tmp_path / "log").write_text("0\n")
+    source = FileSource("log", tmp_path, None, None, FileCreation(2), tail=True, ordered=False, clock=clock)
+    for _ in range(2):
+        began = clock.now + 1
+        source.discover(())
+        assert source.pending_watermark() == began - 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -12,6 +13,7 @@ from millwheel.bundles import (
     Delivered,
     Ids,
     LogWrite,
+    StateWrites,
     encode_checkpoint,
 )
 from millwheel.errors import (
@@ -250,5 +252,28 @@ def test_a_store_of_the_first_format_gets_what_came_later(postgres: EmbeddedPost
             for name in later:
                 found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f'"{pipeline}".{name}',)).fetchone()
                 assert found == (True,), name
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, PostgresStore])
+@pytest.mark.parametrize("folded", [True, False])
+def test_keys_that_hold_a_cell_are_counted_and_not_their_entries(
+    postgres: EmbeddedPostgres, pipeline: str, kind: type[MemoryStore] | type[PostgresStore], folded: bool
+) -> None:
+    store = MemoryStore() if kind is MemoryStore else PostgresStore(postgres.url, pipeline)
+    coders = {"stream:s": "bytes", "cell:a.words": "map:int"}
+
+    async def main() -> None:
+        interval = (await store.open_pipeline(shape(pipeline, coders=coders))).intervals[0].id
+        owned = (await store.acquire([interval]))[interval]
+        state = StateWrites.of([(key, "words", entry, b"1") for key in ("a", "b") for entry in ("x", "y", "z")])
+        written = encode_checkpoint(msgspec.structs.replace(image([]), state=state))
+        await store.commit([LogWrite(interval, owned, Seq(1), 0, written)])
+        if folded:
+            await store.recover(interval, owned)
+        with pytest.raises(IncompatibleStore, match=r"'a\.words' is not in the code any more, and 2 keys hold it"):
+            await store.open_pipeline(shape(pipeline))
+        await store.close()
 
     asyncio.run(main())
