@@ -37,7 +37,7 @@ from millwheel.host.messages import (
     WatermarksRaised,
 )
 from millwheel.host.progress import progress_of
-from millwheel.host.requests import CommitGroup, Reacquire, TakePartitions, WriteMarks
+from millwheel.host.requests import CommitGroup, Reacquire, Recover, TakePartitions, WriteMarks
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.testing.world.calls import run
@@ -247,6 +247,29 @@ def test_an_interval_that_has_work_again_while_its_last_words_are_written_is_not
     while hand.owned():
         hand.pass_time()
     assert hand.of(HandedOver) == [HandedOver((ONE,), ())]
+
+
+def test_a_core_that_starts_while_its_interval_is_asked_for_takes_in_what_comes_after_its_hello(
+    hand: ClusterHand,
+) -> None:
+    """Nobody would send it again: the hello has been said."""
+    hand.held = Recover
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked=False)))
+    (recovery,), hand.held = hand.waiting, None
+    hand.answer(recovery)
+    hand.deliver(hand.worker.actors.all[ONE].sequencer + 1, f"w{hand.other}")
+    assert hand.ran == [ONE]
+
+
+def test_who_is_no_known_worker_is_not_heard(hand: ClusterHand) -> None:
+    """When it is met it hears a hello, and sends again what it has sent."""
+    hand.place(ONE, owner=hand.mine)
+    hand.deliver(hand.worker.actors.all[ONE].sequencer + 1, "w99")
+    assert hand.ran == []
+    hand.deliver(hand.worker.actors.all[ONE].sequencer + 1, f"w{hand.other}")
+    assert hand.ran == [ONE]
 
 
 def test_what_a_core_has_left_is_forgotten_when_its_interval_is_another_workers(hand: ClusterHand) -> None:
