@@ -256,11 +256,16 @@ class Graph(msgspec.Struct, frozen=True):
             reads=reads,
             formerly=formerly,
             dropped=tuple(f"{c.name}.{cell}" for c in computations for cell in c.evolution.dropped),
-            combiners={c.name: c.combined_by for c in computations if c.combined_by is not None},
+            combiners={c.name: self._combiner(c.combined_by) for c in computations if c.combined_by is not None},
             key_versions={s.name: s.key_version for c in computations for s in c.inputs if s.key_version},
             gone=self.gone,
             snapshots=self.snapshot_every_us > 0,
         )
+
+    def _combiner(self, combiner: CombinedBy) -> CombinedBy:
+        """As the store knows it."""
+        senders = tuple(sorted(self.senders(combiner.parts))) if combiner.suffix else ()
+        return msgspec.structs.replace(combiner, senders=senders)
 
 
 def check_name(kind: str, name: str) -> None:

@@ -29,12 +29,31 @@ class SinkTable(msgspec.Struct, frozen=True):
     key: tuple[str, ...]
 
 
+HANDED_BACK: Final = "#"
+"""Behind the entry of a window: what one shard of a `Combiner` had of it when that went.  Also the tag of the timer at which
+the operator takes it over.  It comes before the others of the library."""
+
+BEFORE_SHARD: Final = "#"
+"""What a `Combiner` has put behind a key begins with it, and ends with the number of the shard."""
+
+ACCUMULATORS: Final = "accumulators"
+"""The cell in which each of the two steps of a `Combiner`, and the one step without it, has what was aggregated by window."""
+
+
 class CombinedBy(msgspec.Struct, frozen=True):
-    """A computation's combiner: the computation `parts` that merges what comes for it, and what stands before a key in the
-    first of its shards."""
+    """A computation's combiner: the computation `parts` that merges what comes for it, and what stands before or behind a
+    key in the first of its shards.  A `Gathering` has a prefix, and a `Combiner` of the library a suffix."""
 
     parts: str
     prefix: str
+    suffix: str = ""
+    senders: tuple[str, ...] = ()
+    """What sends to `parts`: computations, and sources as "source:name".  Only of a `Combiner`."""
+
+    @property
+    def merged(self) -> str:
+        """The stream from the one to the other."""
+        return f"{self.parts}.out" if self.suffix else self.parts
 
 
 class PipelineShape(msgspec.Struct, frozen=True):
@@ -66,7 +85,7 @@ class PipelineShape(msgspec.Struct, frozen=True):
     retired: tuple[str, ...] = ()
     """Places, as "computation.place", of cells that have gone: they are not used again."""
     combiners: Mapping[str, CombinedBy] = {}
-    """By computation: its combiner, which reads what it would read itself, and sends it values of the same coder."""
+    """By computation: its combiner, which reads what it would read itself."""
     key_versions: Mapping[str, str] = {}
     """Of subscriptions whose key extractor has one: which it is."""
     kinds: Mapping[str, str] = {}

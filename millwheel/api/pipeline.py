@@ -49,7 +49,7 @@ from millwheel.graph import (
     declare_stream,
     subscription_names,
 )
-from millwheel.shape import PUBLISH_PREFIX
+from millwheel.shape import PUBLISH_PREFIX, CombinedBy
 from millwheel.source import Source
 
 T = TypeVar("T")
@@ -153,11 +153,12 @@ class Pipeline:
         first_failures: int | None = limits.FIRST_FAILURES,
         work_limit_records: int = limits.WORK_LIMIT_RECORDS,
         straggler_delay_us: int = limits.STRAGGLER_DELAY_US,
-        combiner: Gathering[V] | None = None,
+        combiner: Gathering[V] | CombinedBy | None = None,
     ) -> None:
         """Add a computation: a class, or a factory without arguments.  See `Settings` for the keyword arguments.
 
         With a `combiner` a computation `name`.parts comes before it, which merges the values of a hot key in several places.
+        The library says by `CombinedBy` that it has added that one itself.
 
         `formerly` is the name that it had in an earlier version.  Everything that the store holds under that name
         becomes its own.
@@ -176,7 +177,9 @@ class Pipeline:
             raise WiringError(f"computation {name!r} is added twice: give one of them name=...")
         given: Sequence[Input[Any]] = check_inputs(inputs, name)
         combined_by = None
-        if combiner is not None:
+        if isinstance(combiner, CombinedBy):
+            combined_by = combiner
+        elif combiner is not None:
             given = [self._gather(name, combiner, given)]
             combined_by = combiner.combined_by(name)
         spec = self._spec(name, class_, computation, given, check_outputs(outputs, name), settings)

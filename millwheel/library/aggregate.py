@@ -10,10 +10,14 @@ Three timers of a window, named by a letter and its start:
   instant is set again behind a hold, because a record of that very instant may still come.
 * `o`, when it is over: end and allowed lateness.
 * `w`, of wall time, when a trigger of wall time is due.
+
+A store sets another one when a combiner goes (`handed_back`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import copy
 from typing import Any, Final, Generic, TypeVar
 
 from millwheel.api.context import Context
@@ -22,11 +26,13 @@ from millwheel.api.stream import Stream
 from millwheel.coders import MsgpackCoder
 from millwheel.library.aggregations import Aggregation
 from millwheel.library.firing import Firing, Progress
+from millwheel.library.handed_back import of_accumulators, take_back
 from millwheel.library.panes import Pane, Timing
 from millwheel.library.triggers import EveryRecords, EveryWall
 from millwheel.library.windows import Aligned, Window
 from millwheel.library.wiring import Operator, Wiring, meant
 from millwheel.model import Record, Timer
+from millwheel.shape import HANDED_BACK
 
 R = TypeVar("R")
 
@@ -39,6 +45,8 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
 
     accumulators: MapCell[Any]
     progress: MapCell[Progress]
+    windows: Any
+    """Which they are; of those that may have a combiner, `Aligned`."""
 
     def __init__(
         self,
@@ -51,6 +59,8 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
         self.firing = firing
         self.aggregation = aggregation
         self.timed = type(aggregation).add_at is not Aggregation.add_at
+        self.plus: Callable[[Any, Any], Any] | None = None if self.timed else aggregation.add
+        """One more value, if its time does not count."""
         self._dropped = dropped
 
     def ProcessRecord(self, context: Context, record: Record[Any]) -> None:
@@ -62,7 +72,10 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
                 self.add(context, record.timestamp, value)
 
     def ProcessTimer(self, context: Context, timer: Timer) -> None:
-        """The end of a window, its being over, or a trigger of wall time."""
+        """The end of a window, its being over, or a trigger of wall time; or a combiner has gone."""
+        if timer.tag == HANDED_BACK:
+            take_back(self, self.windows, context, timer)
+            return
         window = self.window(timer.tag[1:])
         if window is None:
             return
@@ -80,6 +93,13 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
     def window(self, entry: str) -> Window | None:
         """The window of an entry, if there is one."""
         raise NotImplementedError
+
+    def of_accumulators(self) -> WindowedAggregate[R]:
+        """This operator, on the same state, for values that are accumulators."""
+        found = copy(self)
+        found.aggregation, found.timed = of_accumulators(self.aggregation), False
+        found.plus = self.aggregation.merge
+        return found
 
     # --- one record and one window ----------------------------------------------------------------------------
 
@@ -145,8 +165,19 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
 
     def drop(self, context: Context, value: Any) -> None:
         """A record came when all its windows were over, or closed."""
-        if self._dropped is not None:
+        if self._dropped is not None and not self.aggregation.of_parts:
             context.produce(self._dropped, value)
+
+    def overdue(self, context: Context, window: Window, value: Any, timestamp: int) -> None:
+        """A shard gives what it had in time for a window that is over: its key was in quarantine.  It is a pane of its own.
+
+        What is late for a window, and in time for a later one, is not for this one.
+        """
+        if self.aggregation.of_parts and (
+            getattr(value, "timing", "") != "late" or window.start == self.windows.starts(timestamp)[-1]
+        ):
+            result = self.aggregation.result(self.added(NOTHING, value, timestamp))
+            self.emit(context, Pane(context.key, *window, result, 0, "late", 0, True), window.last)
 
     # --- timers -----------------------------------------------------------------------------------------------
 
@@ -245,7 +276,6 @@ class AlignedAggregate(WindowedAggregate[R]):
         super().__init__(wiring, firing, aggregation, dropped)
         self.windows = windows
         self._starts, self._end = windows.starts, windows.end
-        self._plus = None if self.timed else aggregation.add
 
     def window(self, entry: str) -> Window:
         """Its start is its name."""
@@ -254,11 +284,14 @@ class AlignedAggregate(WindowedAggregate[R]):
 
     def add(self, context: Context, timestamp: int, value: Any) -> None:
         """Add one value to the windows of its time: a look-up and a write each, if nothing depends on the count."""
-        watermark, plus, taken = context.watermark, self._plus, False
+        watermark, plus, taken = context.watermark, self.plus, False
         for start in self._starts(timestamp):
             end = self._end(start)
             if watermark >= end or self.firing.tracks:
-                taken = self.into(context, Window(start, end), value, timestamp) or taken
+                if self.into(context, Window(start, end), value, timestamp):
+                    taken = True
+                else:
+                    self.overdue(context, Window(start, end), value, timestamp)
                 continue
             taken = True
             entry = str(start)

@@ -39,6 +39,8 @@ class Aggregation(Generic[T, A, R]):
     results: Any
     bounded = False
     """Accumulators do not grow with the number of records, so that sliding windows may keep many of them."""
+    of_parts = False
+    """Its values come of the shards of a combiner, which have judged already what is too late."""
 
     def zero(self) -> A:
         """The accumulator of no record."""

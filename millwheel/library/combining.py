@@ -1,29 +1,34 @@
 """A combiner gathers the records of one hot key under several keys first.  Only their sums meet under the key itself.
 
-Lives here: how an aggregation becomes two.  Invariant: the panes at the watermark are those without a combiner.
+Lives here: how an aggregation becomes two.  Invariants: the panes at the watermark are those without a combiner.  The second
+of the two has the state that the only one without it has, so a combiner may come and go
+(docs/adr/0048-a-combiner-of-the-library-comes-and-goes.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 import msgspec
 
 from millwheel.api.stream import Stream
-from millwheel.coders import Coder
+from millwheel.coders import Coder, reads_of
 from millwheel.errors import WiringError
 from millwheel.library.aggregations import Aggregation, aggregation
 from millwheel.library.expected import check_function
 from millwheel.library.firing import Firing
+from millwheel.library.handed_back import windows_of_parts
 from millwheel.library.panes import Pane
 from millwheel.library.triggers import AtWatermark, EveryRecords
-from millwheel.library.windowed import aggregate
-from millwheel.library.windows import Aligned, Fixed, Sliding, Windows
-from millwheel.library.wiring import KeyOf, Port
+from millwheel.library.windowed import aggregate, meaning_of
+from millwheel.library.windows import Aligned, Sliding, Windows
+from millwheel.library.wiring import KeyOf, Port, meant
 from millwheel.model import MAX_TIME
+from millwheel.shape import BEFORE_SHARD, CombinedBy
 
 if TYPE_CHECKING:
     from millwheel.library.flow import Chain
@@ -32,8 +37,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 A = TypeVar("A")
 R = TypeVar("R")
-
-_BEHIND_KEY = "#"
 
 
 class Combiner(msgspec.Struct, frozen=True):
@@ -56,13 +59,13 @@ class Combiner(msgspec.Struct, frozen=True):
             whole = key(value)
             if whole is None:
                 return None
-            return f"{whole}{_BEHIND_KEY}{crc32(encode(value if by is None else by(value))) % shards}"
+            return f"{whole}{BEFORE_SHARD}{crc32(encode(value if by is None else by(value))) % shards}"
 
         return sharded
 
 
 def _whole_key(pane: Pane[bytes]) -> str:
-    return pane.key.rpartition(_BEHIND_KEY)[0]
+    return pane.key.rpartition(BEFORE_SHARD)[0]
 
 
 def combined(
@@ -82,7 +85,10 @@ def combined(
     if not firing.on_time:
         raise WiringError("a combiner needs the trigger AtWatermark: a shard cannot know what the others have gathered")
     if name is None:
-        raise WiringError("an aggregation with a combiner is two steps: give it name=...")
+        raise WiringError(
+            "an aggregation with a combiner is two steps: give it name=...; one that has run without a name and a combiner "
+            "is called by the stream in which it ends and what it does, for example name='panes.count'"
+        )
     parts: Aggregation[Any, A, bytes] = _parts(whole)
     shards = f"{combiner.shards} shards"
     ports = [
@@ -94,17 +100,19 @@ def combined(
         for port in keyed.ports()
     ]
     # Keys of shards begin with the key that they are of, so the split keys hold for them as well.
-    gathered = keyed.read_by(aggregate(*_in_front(windows, firing), parts, dropped), ports, f"{name}.parts")
+    by = CombinedBy(f"{name}.parts", "", f"{BEFORE_SHARD}0")
+    gathered = keyed.read_by(aggregate(*_in_front(windows, firing), parts, dropped), ports, by.parts)
     early = None if firing.early is None else EveryRecords(1)
     panes = Firing(AtWatermark(early, firing.late), firing.lateness, firing.panes, firing.time)
-    return gathered.key_by(_whole_key, keyed.split_keys).apply(aggregate(windows, panes, _merging(whole)), name)
+    second = aggregate(windows, panes, merging(whole, windows, panes))
+    second = replace(second, settings={**second.settings, "combiner": by})
+    return gathered.key_by(_whole_key, keyed.split_keys).apply(second, name)
 
 
 def _in_front(windows: Windows, firing: Firing) -> tuple[Windows, Firing]:
     """The windows of the parts, and when these come."""
     if isinstance(windows, Sliding):
-        size, offset = (timedelta(microseconds=us) for us in (windows.slice_us, windows.offset))
-        return Fixed(size, offset=offset), _OfSlices(windows, firing)
+        return windows_of_parts(windows), _OfSlices(windows, firing)
     late = None if firing.late is None else EveryRecords(1)
     return windows, Firing(AtWatermark(firing.early, late), firing.lateness, "discarding", "end")
 
@@ -144,11 +152,19 @@ class _Parts(Aggregation[T, A, bytes]):
         return self._whole.add_at(accumulator, value, timestamp)
 
 
-def _merging(whole: Aggregation[T, A, R]) -> Aggregation[Pane[bytes], A, R]:
-    """The aggregation of the parts."""
-    coder: Coder[A] = whole.accumulator
+def merging(whole: Aggregation[T, A, R], windows: Windows, firing: Firing) -> Aggregation[Pane[bytes], A, R]:
+    """The aggregation of the parts; what it stores is what `whole` stores without a combiner."""
+    coder: Coder[A] = copy(whole.accumulator)
+    # A store that was written before a combiner could come or go says that it is something else.
+    earlier = meant(whole.accumulator, f"{whole.name} of parts of {meaning_of(windows, firing)}")
+    vars(coder)["reads"] = (*reads_of(coder), earlier.fingerprint)
 
     def add(accumulator: A, pane: Pane[bytes]) -> A:
         return whole.merge(accumulator, coder.decode(pane.value))
 
-    return aggregation(f"{whole.name} of parts", whole.zero, add, whole.merge, whole.result, coder, whole.results)
+    made = aggregation(
+        whole.name, whole.zero, add, whole.merge, whole.result, coder, whole.results,
+        whole.subtract if whole.subtracts else None, bounded=whole.bounded,
+    )  # fmt: skip
+    made.__dict__.update(merge_all=whole.merge_all, of_parts=True)
+    return made

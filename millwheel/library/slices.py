@@ -22,6 +22,7 @@ from millwheel.library.panes import Pane
 from millwheel.library.windows import Sliding, Window
 from millwheel.library.wiring import Wiring
 from millwheel.model import MAX_TIME, Timer
+from millwheel.shape import HANDED_BACK
 
 R = TypeVar("R")
 
@@ -42,6 +43,7 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
     given: MapCell[int] = MapCell(JsonCoder(int))
     running: MapCell[Any]
     held: MapCell[int] = MapCell(JsonCoder(int))
+    windows: Sliding
 
     def __init__(
         self, wiring: Wiring[Pane[R]], firing: Firing, aggregation: Aggregation[Any, Any, R], dropped: Stream[Any] | None,
@@ -49,7 +51,6 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
     ) -> None:  # fmt: skip
         super().__init__(wiring, firing, aggregation, dropped)
         self.windows = windows
-        self._plus = None if self.timed else aggregation.add
         self._subtracts = aggregation.subtracts
         self._slice = windows.slice_us
         self._shift = windows.offset % self._slice
@@ -61,11 +62,14 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
         accumulator = self.accumulators.get(entry, NOTHING)
         # As long as the slice itself lasts, no window that holds it has had its end.
         if accumulator is not NOTHING and context.watermark < start + self._slice:
-            plus = self._plus
+            plus = self.plus
             more = plus(accumulator, value) if plus is not None else self.added(accumulator, value, timestamp)
             self.accumulators.set(entry, more)
             return
         if context.watermark >= self.firing.over_at(self._last_end(start)):
+            if self.aggregation.of_parts:
+                for window in self.windows.of(start):
+                    self.overdue(context, window, value, timestamp)
             self.drop(context, value)
             return
         self.accumulators.set(entry, self.added(accumulator, value, timestamp))
@@ -109,6 +113,8 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
                 else:
                     accumulator = self.added(NOTHING, value, timestamp)
                 self._give(context, window, accumulator, "late")
+            elif window.end <= context.watermark:
+                self.overdue(context, window, value, timestamp)
 
     def slices(self, window: Window) -> dict[str, Any]:
         """Accumulators of the slices of a window that have a record, in order."""
@@ -178,7 +184,9 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
             return
         self.ended()
         # Of this window nothing is left: what there is began behind its end, or is kept for late records only.
-        ends = [self._first_end(int(entry)) for entry, _ in self.accumulators.items() if int(entry) >= after]
+        # What a combiner has handed back is no slice yet.
+        starts = [int(entry) for entry, _ in self.accumulators.items() if HANDED_BACK not in entry]
+        ends = [self._first_end(start) for start in starts if start >= after]
         if ends:
             self._set(context, min(ends))
         else:

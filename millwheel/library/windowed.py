@@ -26,22 +26,32 @@ from millwheel.limits import SLICES_OF_A_WINDOW
 R = TypeVar("R")
 
 
+def meaning_of(windows: Windows, firing: Firing) -> str:
+    """What is stored of them."""
+    return f"slices of {windows.meaning}" if is_sliced(windows, firing) else windows.meaning
+
+
+def is_sliced(windows: Windows, firing: Firing) -> bool:
+    """Whether there is an accumulator for each slice, and none for each window."""
+    if not isinstance(windows, Sliding) or not firing.one_by_one:
+        return False
+    return windows.size // windows.slice_us <= SLICES_OF_A_WINDOW
+
+
 def aggregate(
     windows: Windows, firing: Firing, aggregation: Aggregation[Any, Any, R], dropped: Stream[Any] | None = None
 ) -> Operation[Pane[R]]:
     """The operation that aggregates `windows` as `firing` says; what comes too late goes to `dropped`."""
     base: type[WindowedAggregate[Any]] = AlignedAggregate
-    meaning = windows.meaning
     if isinstance(windows, Sessions):
         base = SessionAggregate
     elif isinstance(windows, Validity):
         base = ValidityAggregate
     elif isinstance(windows, Wall):
         base = WallAggregate
-    elif isinstance(windows, Sliding) and firing.one_by_one and windows.size // windows.slice_us <= SLICES_OF_A_WINDOW:
+    elif is_sliced(windows, firing):
         base = StackedAggregate if aggregation.bounded and not aggregation.subtracts else SlicedAggregate
-        meaning = f"slices of {meaning}"
-    declared = cells(aggregation, meaning)
+    declared = cells(aggregation, meaning_of(windows, firing))
     if issubclass(base, SlicedAggregate):
         declared["running"] = MapCell(declared["accumulators"].coder)
     made: Any = type(base.__name__, (base,), dict(declared))

@@ -1,4 +1,4 @@
-"""A combiner or other intervals come to a cluster that was killed: the new version counts each word once."""
+"""A combiner comes to a cluster that was killed, or goes, or other intervals come: the new version counts each word once."""
 
 from __future__ import annotations
 
@@ -76,6 +76,63 @@ def test_a_cluster_that_was_killed_goes_on(place: Place, second: str, snapshots:
         process.wait()
     later.write_text(lines)
     assert sum(place.rows().values()) < LINES * WORDS_A_LINE
+    living = f'SELECT count(*) FROM "{place.name}".lease WHERE expires > clock_timestamp()'
+    until(lambda: place.connection.execute(living).fetchone() == (0,))
+    status, out = ended(place.up("--workers", "2"))
+    assert status == 0, out
+    assert place.rows() == place.expected
+
+
+WITHOUT = (
+    WORDS.replace(
+        "from millwheel_injectors",
+        """from millwheel import MsgpackCoder
+from millwheel.library import Combiner, Fixed, Flow, Pane, count
+from millwheel_injectors""",
+    )
+    .replace(
+        "pipeline.add(Count, [subscribe(words, lambda word: word)]",
+        """panes = Stream("panes", MsgpackCoder(Pane[int]))
+keyed = Flow(pipeline).read(words).key_by(lambda word: word, ("g", "n", "t"))
+keyed.window(Fixed(minutes=1)).aggregate(count(), name="views").to(panes)
+pipeline.add(Count, [subscribe(panes, lambda pane: pane.key)]""",
+    )
+    .replace("self.seen.get() + 1)", "self.seen.get() + record.value.value)")
+)
+WITH = WITHOUT.replace('name="views")', 'name="views", combiner=Combiner(3))')
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "snapshots"),
+    [(WITH, WITHOUT, True), pytest.param(WITHOUT, WITH, False, marks=pytest.mark.long)],
+    ids=["goes-snapshots", "comes"],
+)
+def test_one_of_the_library_goes_and_comes(place: Place, first: str, second: str, snapshots: bool) -> None:
+    """All words are of one window, which ends with the input."""
+
+    def version(text: str) -> None:
+        durable = "Pipeline(os.environ['PIPELINE'], durability=Snapshots(every_ms=200))"
+        changed = text.replace(DURABLE, durable).replace("import Computation,", "import Snapshots, Computation,")
+        (place.directory / "words.py").write_text(changed if snapshots else text)
+
+    version(first)
+    later = place.directory / "2.jsonl"
+    lines = later.read_text()
+    later.unlink()
+    lease = ("--lease", f"{LEASE_S:g}")
+    running = [
+        place.command(role, "words:pipeline", "--name", f"{role} {n}", *lease, sleep_s=0.01, TAIL="1")
+        for n, role in enumerate(("controller", "worker", "worker"))
+    ]
+    read = f'SELECT coalesce(sum(position), 0) >= {LINES // 5} FROM "{place.name}".source'
+    until(lambda: place.connection.execute("SELECT to_regclass(%s)", (f'"{place.name}".source',)).fetchone() != (None,))
+    until(lambda: place.connection.execute(read).fetchone() == (True,))
+    version(second)
+    for process in running:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    later.write_text(lines)
+    assert not place.rows(), "the window is open"
     living = f'SELECT count(*) FROM "{place.name}".lease WHERE expires > clock_timestamp()'
     until(lambda: place.connection.execute(living).fetchone() == (0,))
     status, out = ended(place.up("--workers", "2"))

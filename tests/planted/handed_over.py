@@ -18,8 +18,8 @@ def ids_left_behind() -> Patches:
     """A combiner that comes later is not told what was delivered before."""
     original = MemoryTables.hand_over
 
-    def hand_over(self: MemoryTables, subscription: Any, old: Any, new: Any, prefix: str) -> None:
-        original(self, subscription, old, new, prefix)
+    def hand_over(self: MemoryTables, subscription: Any, old: Any, new: Any, combiner: Any) -> None:
+        original(self, subscription, old, new, combiner)
         for interval in new:
             self.delivered[interval], self.frontiers[interval] = {}, {}
 
@@ -60,9 +60,9 @@ def logs_left_behind() -> Patches:
     """What the head of a loop has logged is sent by it when its combiner is the head."""
     original = MemoryTables.hand_over
 
-    def hand_over(self: MemoryTables, subscription: Any, old: Any, new: Any, prefix: str) -> None:
+    def hand_over(self: MemoryTables, subscription: Any, old: Any, new: Any, combiner: Any) -> None:
         mine = {id_: {c for c in self.productions.get(id_, {}) if c[0] == subscription} for id_ in old}
-        original(self, subscription, old, new, prefix)
+        original(self, subscription, old, new, combiner)
         for id_, channels in mine.items():
             for channel in channels:
                 self.productions[id_][channel] = self.productions[new[0]].pop(channel)

@@ -16,6 +16,7 @@ from millwheel.bundles import OF_TIMER
 from millwheel.ids import ProducerId
 from millwheel.shape import PipelineShape
 from millwheel_storage.memory.contents import MemoryContents
+from millwheel_storage.memory.regrouped import begin_promised, recall
 from millwheel_storage.schema.drops import Drop, heir
 from millwheel_storage.schema.evolution import Plan
 from millwheel_storage.schema.handbacks import Handback, refusal
@@ -29,6 +30,8 @@ def rearrange(contents: MemoryContents, planned: Plan) -> None:
     contents.agreements.disown_all()
     fold_all(contents)
     hand_back(contents, planned.handbacks)
+    for back in planned.recalls:
+        recall(contents, back)
     if planned.drops:
         _drop(contents, planned.drops, planned.shape)
     for it in planned.recuts:
@@ -81,12 +84,15 @@ def _recut(contents: MemoryContents, wanted: Recut) -> None:
 def hand_over(contents: MemoryContents, handovers: Sequence[Handover]) -> None:
     """What was on its way to computations that get combiners goes to these."""
     for handover in handovers:
-        computation, parts = handover.computation, handover.combiner.parts
-        old, new = ([id_ for _, id_ in contents.by_low(name)] for name in (computation, parts))
+        computation, combiner = handover.computation, handover.combiner
+        old, new = ([id_ for _, id_ in contents.by_low(name)] for name in (computation, combiner.parts))
         subscription = contents.subscriptions[handover.taken]
-        contents.folded.hand_over(subscription, old, new, handover.combiner.prefix)
+        contents.folded.hand_over(subscription, old, new, combiner)
+        if combiner.suffix:
+            begin_promised(contents, computation, combiner, [it for it in handovers if it.computation == computation])
+            continue
         contents.folded.requalify(computation, subscription, contents.subscriptions[handover.merged])
-        for name, other in zip(watermarks(computation), watermarks(parts), strict=True):
+        for name, other in zip(watermarks(computation), watermarks(combiner.parts), strict=True):
             if name in contents.watermark:
                 contents.watermark.setdefault(other, contents.watermark[name])
 

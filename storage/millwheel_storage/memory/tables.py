@@ -27,7 +27,7 @@ from millwheel.ids import IntervalId, ProducerId, SequenceNumber, SubscriptionId
 from millwheel.limits import WORK_LIMIT_RECORDS
 from millwheel.model import MAX_TIME, TIMER_KINDS
 from millwheel.ports import IntervalRow
-from millwheel.shape import BEFORE_KEY, GATHERED_TIME
+from millwheel.shape import BEFORE_KEY, GATHERED_TIME, CombinedBy
 from millwheel_storage.decode import TimerRow, timer_writes
 from millwheel_storage.fold import Channel, Folded, Payload
 from millwheel_storage.productions import bundles
@@ -176,21 +176,19 @@ class MemoryTables:
                 self.delivered[interval].pop(channel, None)
 
     def hand_over(
-        self, subscription: SubscriptionId, old: Collection[IntervalId], new: Sequence[IntervalId], prefix: str
+        self, subscription: SubscriptionId, old: Collection[IntervalId], new: Sequence[IntervalId], combiner: CombinedBy
     ) -> None:
-        """A subscription was that of the `old` intervals, and is that of the `new` ones, of which the first has the keys
-        with `prefix`."""
+        """A subscription was that of the `old` intervals, and is that of the `new` ones, which are of `combiner`."""
+        before, behind = combiner.prefix, combiner.suffix
         for channels in self.productions.values():
             for channel in [channel for channel in channels if channel[0] == subscription]:
                 rows = channels[channel].items()
-                channels[channel] = {sequence: (prefix + key, value, at) for sequence, (key, value, at) in rows}
+                channels[channel] = {
+                    sequence: (before + key + behind, value, at) for sequence, (key, value, at) in rows
+                }
         for interval in old:
             self.productions.setdefault(new[0], {}).update(_taken(self.productions, interval, subscription))
-        frontiers, delivered = self._known(subscription, old)
-        for interval in new:
-            self.frontiers[interval] = dict(frontiers)
-            self.delivered[interval] = {channel: set(ids) for channel, ids in delivered.items()}
-        self._hand_over_outside_ids(subscription, old, new)
+        self.share_ids(subscription, old, new)
 
     def producers(self, subscription: SubscriptionId) -> set[ProducerId]:
         """Who has sent on a subscription, as far as that is known."""
@@ -211,16 +209,12 @@ class MemoryTables:
         for interval in [*self.productions]:
             taken = _taken(self.productions, interval, merged)
             self.productions.setdefault(new[0], {}).update(_relabelled(taken, subscription))
-        frontiers, delivered = self._known(subscription, old)
+        self.share_ids(subscription, old, new)
+        self.count_outside(subscription, new)
         for interval in new:
-            mine = _relabelled(_taken(self.frontiers, interval, merged), subscription)
-            self.frontiers.setdefault(interval, {}).update({**frontiers, **mine})
-            ids = _relabelled(_taken(self.delivered, interval, merged), subscription)
-            copied = {channel: set(known) for channel, known in delivered.items()}
-            self.delivered.setdefault(interval, {}).update({**copied, **ids})
-        self._hand_over_outside_ids(subscription, old, new)
-        for place in [place for place in self.outside if place[0] in new and place[1] == subscription]:
-            self.outside_counts[place] = len(self.outside[place])
+            tables: tuple[dict[IntervalId, dict[Channel, Any]], ...] = (self.frontiers, self.delivered)
+            for table in tables:
+                table[interval].update(_relabelled(_taken(table, interval, merged), subscription))
 
     def _known(
         self, subscription: SubscriptionId, old: Iterable[IntervalId]
@@ -251,6 +245,19 @@ class MemoryTables:
         }  # fmt: skip
         if rows:
             self.productions.setdefault(first, {})[channel] = rows
+
+    def share_ids(self, subscription: SubscriptionId, old: Collection[IntervalId], new: Collection[IntervalId]) -> None:
+        """What was delivered to any of the `old` intervals on a subscription was delivered to each of the `new` ones."""
+        frontiers, delivered = self._known(subscription, old)
+        for interval in new:
+            self.frontiers.setdefault(interval, {}).update(frontiers)
+            self.delivered.setdefault(interval, {}).update({channel: set(ids) for channel, ids in delivered.items()})
+        self._hand_over_outside_ids(subscription, old, new)
+
+    def count_outside(self, subscription: SubscriptionId, new: Collection[IntervalId]) -> None:
+        """Intervals that were cut from one another have had the same ids of clients: what has been united is counted."""
+        for place in [place for place in self.outside if place[0] in new and place[1] == subscription]:
+            self.outside_counts[place] = len(self.outside[place])
 
     def move_elements(self, parts: str, computation: str) -> None:
         """What waits in the quarantine of a combiner waits in that of its computation."""

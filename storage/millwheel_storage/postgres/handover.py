@@ -16,8 +16,10 @@ from millwheel.bundles import OF_TIMER
 from millwheel.errors import IncompatibleStore, InvariantError
 from millwheel_storage.postgres import query
 from millwheel_storage.postgres.prepared import Connection
+from millwheel_storage.postgres.recalled import begin_promised, recall
 from millwheel_storage.schema.handbacks import Handback, refusal
 from millwheel_storage.schema.handovers import Handover, watermarks
+from millwheel_storage.schema.recalls import Recall
 from millwheel_storage.statements import dropping, handing_back, handing_over, opening
 
 
@@ -28,6 +30,12 @@ async def hand_over(connection: Connection, handovers: Sequence[Handover]) -> No
         given = await _parameters(connection, handover, names)
         for statement in handing_over.HAND_OVER:
             await connection.execute(statement, given)
+        if not handover.combiner.suffix:
+            await connection.execute(handing_over.MOVE_QUARANTINE, given)
+            await connection.execute(handing_over.COPY_WATERMARKS, given)
+    for computation, combiner in {it.computation: it.combiner for it in handovers if it.combiner.suffix}.items():
+        taken = [it.taken for it in handovers if it.computation == computation]
+        await begin_promised(connection, names, computation, combiner, taken)
 
 
 async def hand_back(connection: Connection, handbacks: Sequence[Handback]) -> None:
@@ -56,6 +64,16 @@ async def hand_back(connection: Connection, handbacks: Sequence[Handback]) -> No
             await connection.execute(statement, given)
 
 
+async def take_back(connection: Connection, recalls: Sequence[Recall]) -> None:
+    """Give what combiners of the library have to their computations, which have none any more."""
+    names = {(kind, name): number for kind, name, number in await query.rows(connection, opening.READ_NAMES)}
+    for it in recalls:
+        old, new = [
+            [*(await _intervals(connection, names["computation", of])).values()] for of in (it.parts, it.computation)
+        ]
+        await recall(connection, names, it, old, new)
+
+
 async def _parameters(connection: Connection, handover: Handover, names: dict[tuple[str, str], int]) -> dict[str, Any]:
     computation, parts = handover.computation, handover.combiner.parts
     new = await _intervals(connection, names["computation", parts])
@@ -67,6 +85,7 @@ async def _parameters(connection: Connection, handover: Handover, names: dict[tu
         "subscription": names["subscription", handover.taken],
         "merged": names["subscription", handover.merged],
         "prefix": handover.combiner.prefix.encode(),
+        "suffix": handover.combiner.suffix.encode(),
         "from": [*watermarks(computation)],
         "to": [*watermarks(parts)],
     }

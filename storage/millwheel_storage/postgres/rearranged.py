@@ -12,7 +12,7 @@ from millwheel.ids import IntervalId
 from millwheel_storage.postgres import query
 from millwheel_storage.postgres.catalogue import Catalogue
 from millwheel_storage.postgres.dropped import drop
-from millwheel_storage.postgres.handover import hand_back, hand_over
+from millwheel_storage.postgres.handover import hand_back, hand_over, take_back
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.postgres.recovery import fold_log
 from millwheel_storage.postgres.reshapes import recut
@@ -29,6 +29,7 @@ async def rearrange(connection: Connection, planned: Plan) -> None:
     for (interval,) in await query.rows(connection, handing_over.LOGGED):
         await fold_log(connection, await catalogue.place(connection, IntervalId(interval)))
     await hand_back(connection, planned.handbacks)
+    await take_back(connection, planned.recalls)
     if planned.drops:
         await drop(connection, planned.drops, planned.shape)
     for it in planned.recuts:

@@ -25,21 +25,25 @@ class Drop(msgspec.Struct, frozen=True):
 
 def drops(stored: PipelineShape, shape: PipelineShape) -> Iterator[Drop]:
     """Those that `shape` declares and `stored` has, which is by new names.  A combiner goes with its computation."""
-    parts = {combiner.parts for combiner in stored.combiners.values()}
+    merged = {combiner.merged for combiner in stored.combiners.values()}
+    named: set[str] = set()
     for name in sorted(shape.gone):
         computation, _, stream = name.partition("<")
         if stream:
             found = tuple(
                 sub
                 for sub in sorted(stored.subscriptions)
-                if sub.partition("#")[0] == name and sub not in shape.subscriptions and stream not in parts
+                if sub.partition("#")[0] == name and sub not in shape.subscriptions and stream not in merged
             )
             if found:
                 yield Drop(computation, found, whole=False)
             continue
         combiner = stored.combiners.get(computation)
         for gone in (computation, *([] if combiner is None else [combiner.parts])):
-            if gone in stored.computations and gone not in shape.computations and not _is_combiner(gone, shape, stored):
+            if gone in named or gone not in stored.computations or gone in shape.computations:
+                continue
+            if not _is_combiner(gone, shape, stored):
+                named.add(gone)
                 yield Drop(gone, tuple(sub for sub in sorted(stored.subscriptions) if sub.partition("<")[0] == gone))
 
 

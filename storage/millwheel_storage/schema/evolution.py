@@ -24,6 +24,7 @@ from millwheel_storage.schema import handbacks as handing_back
 from millwheel_storage.schema.drops import Drop
 from millwheel_storage.schema.handbacks import Handback
 from millwheel_storage.schema.handovers import Handover, handovers, why_gone
+from millwheel_storage.schema.recalls import Recall, recalls
 from millwheel_storage.schema.recuts import Recut, recuts, told
 
 CELL = "cell:"
@@ -64,6 +65,8 @@ class Plan(msgspec.Struct):
     """Computations that get a combiner."""
     handbacks: list[Handback] = []
     """Computations that have no combiner any more."""
+    recalls: list[Recall] = []
+    """Aggregations of the library that have no combiner any more."""
     recuts: list[Recut] = []
     """Computations whose intervals begin at other keys."""
     drops: list[Drop] = []
@@ -124,18 +127,27 @@ def plan(stored: PipelineShape, shape: PipelineShape) -> Plan:
     subscriptions = {name: _moved(name, "<", renamed) for name in stored.subscriptions}
     returned = [*handing_back.handbacks(stored, shape)]
     subscriptions |= {it.stored: it.taken for it in combined} | {it.stored: it.taken for it in returned}
+    recalled = [*recalls(stored, shape)]
+    for back in recalled:
+        subscriptions |= back.subscriptions
     subscriptions = {old: new for old, new in subscriptions.items() if old != new}
-    found = Plan(shape, renamed=renamed, subscriptions=subscriptions, handovers=combined, handbacks=returned)
+    found = Plan(
+        shape, renamed=renamed, subscriptions=subscriptions, handovers=combined, handbacks=returned, recalls=recalled
+    )
     found.changes = [f"computation {old!r} is now {new!r}" for old, new in renamed.items()]
+    got = {it.computation: it.combiner.parts for it in combined}
     found.changes += [
-        f"computation {it.computation!r} gets a combiner, {it.combiner.parts!r}, which takes over what is on its way to it"
-        for it in combined
+        f"computation {name!r} gets a combiner, {parts!r}, which takes over what is on its way to it"
+        for name, parts in got.items()
     ]
     known = _under_new_names(stored, renamed, subscriptions)
     found.drops = [*dropping.drops(known, shape)]
-    found.changes += [*handing_back.told(returned), *dropping.told(found.drops)]
+    found.changes += [*handing_back.told([*returned, *recalled]), *dropping.told(found.drops)]
     found.drops += [drop for it in returned for drop in it.drops()]
-    known = dropping.without(known, found.drops)
+    found.drops += [drop for back in recalled for drop in back.drops()]
+    moved = [it.taken for it in combined if it.combiner.suffix]
+    moved += [taken for back in recalled for taken in back.subscriptions.values()]
+    known = _rekeyed(dropping.without(known, found.drops), shape, moved)
     found.recuts = [*recuts(known, shape)]
     found.changes += told(known, shape)
     found.changes += _left(known, shape)
@@ -181,8 +193,15 @@ def _under_new_names(
     )
 
 
+def _rekeyed(known: PipelineShape, shape: PipelineShape, moved: Iterable[str]) -> PipelineShape:
+    """`known` with the versions that the keys of `moved` subscriptions have now: all intervals are told what came on them."""
+    kept = {name: version for name, version in known.key_versions.items() if name not in {*moved}}
+    now = {name: shape.key_versions[name] for name in moved if name in shape.key_versions}
+    return msgspec.structs.replace(known, key_versions=kept | now)
+
+
 def _gone(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
-    parts = {combiner.parts for combiner in stored.combiners.values()}
+    merged = {combiner.merged for combiner in stored.combiners.values()}
     for what, old, new in (
         ("computation", stored.computations, shape.computations),
         ("subscription", stored.subscriptions, shape.subscriptions),
@@ -193,7 +212,7 @@ def _gone(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
             if (
                 not name.startswith(PUBLISH_PREFIX)
                 and (what == "computation" or name.partition("<")[0] in shape.computations)
-                and (what == "computation" or old[name] not in parts)
+                and (what == "computation" or old[name] not in merged)
             ):
                 yield why_gone(what, name, stored, shape)
 

@@ -6,12 +6,13 @@ and keeps its number, so every id on it is the id of the same record afterwards 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from millwheel.shape import PipelineShape
 from millwheel_storage.schema.drops import Drop
+from millwheel_storage.schema.recalls import Recall
 
 
 class Handback(msgspec.Struct, frozen=True):
@@ -34,8 +35,10 @@ class Handback(msgspec.Struct, frozen=True):
 def handbacks(stored: PipelineShape, shape: PipelineShape) -> Iterator[Handback]:
     """Those that `shape` needs.  A computation keeps its name and the stream that it has read by its combiner."""
     for name, combiner in sorted(stored.combiners.items()):
-        parts, merged = combiner.parts, f"{name}<{combiner.parts}"
-        if parts in shape.computations or parts not in stored.computations or merged not in stored.subscriptions:
+        parts, merged = combiner.parts, f"{name}<{combiner.merged}"
+        if combiner.suffix or parts in shape.computations:
+            continue
+        if parts not in stored.computations or merged not in stored.subscriptions:
             continue
         for sub, stream in stored.subscriptions.items():
             taken = f"{name}<{stream}"
@@ -43,7 +46,7 @@ def handbacks(stored: PipelineShape, shape: PipelineShape) -> Iterator[Handback]
                 yield Handback(name, parts, sub, taken, merged)
 
 
-def told(found: list[Handback]) -> Iterator[str]:
+def told(found: Iterable[Handback | Recall]) -> Iterator[str]:
     """What `millwheel check` says of them."""
     for it in found:
         yield f"computation {it.computation!r} has no combiner any more, and takes over what {it.parts!r} has"

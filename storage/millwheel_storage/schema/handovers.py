@@ -29,15 +29,16 @@ class Handover(msgspec.Struct, frozen=True):
 
 
 def handovers(stored: PipelineShape, shape: PipelineShape, renamed: Mapping[str, str]) -> Iterator[Handover]:
-    """Those that `shape` needs; `renamed` has computations by old name."""
+    """Those that `shape` needs, one for each input; `renamed` has computations by old name."""
     old_names = {new: old for old, new in renamed.items()}
     for name, combiner in sorted(shape.combiners.items()):
         old = old_names.get(name, name)
         if old not in stored.computations or combiner.parts in stored.computations:
             continue
-        found = [(sub, stream) for sub, stream in stored.subscriptions.items() if sub.partition("<")[0] == old]
-        if len(found) == 1 and (taken := f"{combiner.parts}<{found[0][1]}") in shape.subscriptions:
-            yield Handover(name, combiner, found[0][0], taken, f"{name}<{combiner.parts}")
+        found = {sub: combiner.parts + sub[len(old) :] for sub in stored.subscriptions if sub.partition("<")[0] == old}
+        if found and {*found.values()} <= shape.subscriptions.keys():
+            for sub, taken in sorted(found.items()):
+                yield Handover(name, combiner, sub, taken, f"{name}<{combiner.merged}")
 
 
 def watermarks(computation: str) -> tuple[str, str]:
@@ -68,7 +69,10 @@ def why_gone(what: str, name: str, stored: PipelineShape, shape: PipelineShape) 
     refusal += "; or reset the store"
     parts = name.partition("<")[0] + ".parts"
     if what == "subscription" and parts in shape.computations and parts not in stored.computations:
+        refusal += f", or leave out {parts!r}: only a combiner that reads all inputs of its computation can come later"
+    if what == "computation" and f"{name.removesuffix('.parts')}<{name}.out" in stored.subscriptions:
         refusal += (
-            f", or leave out {parts!r}: only the combiner of a computation with one input, a Gathering, can come later"
+            "; or, if it is the first of the two steps of a Combiner, run the version with the Combiner once more by this "
+            "millwheel, and take it out then"
         )
     return refusal

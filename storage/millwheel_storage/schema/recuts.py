@@ -34,7 +34,7 @@ class RecutStep(msgspec.Struct, frozen=True):
 
 def recuts(stored: PipelineShape, shape: PipelineShape) -> Iterator[Recut]:
     """Those that `shape` needs; `stored` is by new names."""
-    parts = {combiner.parts for combiner in (*stored.combiners.values(), *shape.combiners.values())}
+    parts = {it.parts for it in (*stored.combiners.values(), *shape.combiners.values()) if it.prefix}
     rekeyed = {name.partition("<")[0] for name in _rekeyed(stored, shape)}
     for name, split_keys in stored.computations.items():
         now = shape.computations.get(name, split_keys)
@@ -51,7 +51,7 @@ def _rekeyed(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
 
 def told(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
     """What `millwheel check` says of them."""
-    parts = {combiner.parts for combiner in shape.combiners.values()}
+    parts = {combiner.parts for combiner in shape.combiners.values() if combiner.prefix}
     for name, before in stored.computations.items():
         now = shape.computations.get(name, before)
         if now != before and name in parts:

@@ -47,20 +47,20 @@ WHERE computation = %(parts)s AND subscription = %(subscription)s
 """A key that waits in the combiner waits in the computation.  A timer of the combiner has nothing to give any more."""
 
 # Shards that were cut from one another, or that have taken over from the computation, know the same ids.
-_COPY_BUCKETS: Final = """
+COPY_BUCKETS: Final = """
 INSERT INTO opaque_bucket (interval_id, subscription, expires, count)
 SELECT DISTINCT w.id, b.subscription, b.expires, 0::bigint
 FROM unnest(%(new)s::bigint[]) AS w (id) CROSS JOIN opaque_bucket b
 WHERE b.interval_id = ANY(%(old)s::bigint[]) AND b.subscription = %(subscription)s
 """
-_COPY_OUTSIDE_IDS: Final = """
+COPY_OUTSIDE_IDS: Final = """
 INSERT INTO opaque_id (bucket, id)
 SELECT DISTINCT n.number, o.id FROM opaque_bucket b
 JOIN opaque_bucket n ON n.interval_id = ANY(%(new)s::bigint[]) AND n.subscription = b.subscription AND n.expires = b.expires
 JOIN opaque_id o ON o.bucket = b.number
 WHERE b.interval_id = ANY(%(old)s::bigint[]) AND b.subscription = %(subscription)s
 """
-_COUNT_OUTSIDE_IDS: Final = """
+COUNT_OUTSIDE_IDS: Final = """
 UPDATE opaque_bucket b SET count = (SELECT count(*) FROM opaque_id o WHERE o.bucket = b.number)
 WHERE b.interval_id = ANY(%(new)s::bigint[]) AND b.subscription = %(subscription)s
 """
@@ -79,9 +79,9 @@ HAND_BACK: Final = (
     GIVE_GATHERED,
     handing_over.COPY_FRONTIERS,
     handing_over.COPY_IDS,
-    _COPY_BUCKETS,
-    _COPY_OUTSIDE_IDS,
-    _COUNT_OUTSIDE_IDS,
+    COPY_BUCKETS,
+    COPY_OUTSIDE_IDS,
+    COUNT_OUTSIDE_IDS,
     *_RELABEL,
     _REQUALIFY,
     MOVE_ELEMENTS,

@@ -34,7 +34,7 @@ UPDATE cluster SET version = version + 1 WHERE EXISTS (SELECT FROM intervals) OR
 LOGGED: Final = "SELECT DISTINCT interval_id FROM checkpoint_log ORDER BY interval_id"
 
 PREFIX_KEYS: Final = """
-UPDATE production SET key = %(prefix)s::bytea || key WHERE subscription = %(subscription)s
+UPDATE production SET key = %(prefix)s::bytea || key || %(suffix)s::bytea WHERE subscription = %(subscription)s
 """
 """Whatever sends them, and under the ids that they have."""
 
@@ -107,6 +107,4 @@ HAND_OVER: Final = (
         f"DELETE FROM {table} WHERE interval_id = ANY(%(old)s::bigint[]) AND subscription = %(subscription)s"
         for table in ("opaque_bucket", "delivered", "delivered_frontier")
     ),
-    MOVE_QUARANTINE,
-    COPY_WATERMARKS,
 )

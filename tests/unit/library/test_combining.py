@@ -22,8 +22,10 @@ from millwheel.library import (
     seconds,
     sum_of,
 )
+from millwheel.shape import CombinedBy, PipelineShape
 from millwheel.testing import NO_FAULTS, Results, Stepper, simulate
-from tests.unit.library.pipelines import Score, dropped, found, left, panes, send, windowed
+from millwheel_injectors import IterableSource
+from tests.unit.library.pipelines import Score, dropped, found, left, panes, scores, send, windowed
 
 ROWS = [(Score("ann" if n % 3 else "bob", n), (n * 37 % 50) * SECOND) for n in range(60)]
 WINDOWS = [
@@ -112,6 +114,21 @@ def test_early_panes_come_with_whatever_a_shard_gives() -> None:
     assert found(stepper) == [("ann", 0, 10, 3, "early")]
     stepper.finish()
     assert found(stepper, 1) == [("ann", 0, 10, 6, "early"), ("ann", 0, 10, 6, "on time")]
+
+
+@pytest.mark.parametrize("windows", WINDOWS)
+@pytest.mark.parametrize("aggregation", AGGREGATIONS, ids=["sum", "last", "collect"])
+def test_the_second_step_has_the_state_of_the_only_one(windows: Any, aggregation: Any) -> None:
+    def shape(combiner: Combiner | None) -> PipelineShape:
+        pipeline = windowed(windows, aggregation=aggregation, combiner=combiner, name="hot")
+        pipeline.inject(IterableSource("src", []), into=scores)
+        return pipeline.graph().shape()
+
+    def cells(of: PipelineShape) -> dict[str, str]:
+        return {name: it for name, it in of.coders.items() if name.rpartition(".")[0] == "cell:hot"}
+
+    assert cells(shape(None)) == cells(shape(Combiner(4)))
+    assert shape(Combiner(4)).combiners == {"hot": CombinedBy("hot.parts", "", "#0", ("source:src",))}
 
 
 @pytest.mark.parametrize(
