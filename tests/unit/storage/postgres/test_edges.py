@@ -120,3 +120,18 @@ def test_what_is_in_quarantine_is_counted_while_the_log_has_only_what_is_not_dec
         assert await led.store.count_quarantined() is None, "the log may have more"
 
     on_both(postgres, pipeline, test)
+
+
+def test_what_is_in_quarantine_is_not_counted_while_a_log_counts_though_nothing_was_ever_declared(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    async def test(led: Led) -> None:
+        owned = await led.place(ONE, owner=led.worker)
+        failed = QuarantineEntry("a", IN, ProducerId(5), SequenceNumber(0), b"v", 1)
+        image = checkpoint(quarantined=[failed])
+        assert await led.store.commit([LogWrite(ONE, owned[ONE], Seq(1), 0, encode_checkpoint(image))])
+        assert await led.store.count_quarantined() is None
+        assert await led.store.recover(ONE, owned[ONE]) is not None
+        assert await led.store.count_quarantined() == 1
+
+    on_both(postgres, pipeline, test)
