@@ -22,6 +22,7 @@ from millwheel import (
     Record,
     Stream,
     TextCoder,
+    ValueCell,
     savepoints,
     subscribe,
 )
@@ -356,6 +357,38 @@ def test_explain_names_the_productions_of_the_computation_asked_for_only(
         assert {oldest.computation for oldest in committed.reader.oldest_productions()} == {"Split"}
         assert [held.kind for held in committed.explain("Split")].count("production") == 1
         assert [held.kind for held in committed.explain("Count")].count("production") == 0
+
+
+class Opened(Computation[str]):
+    """A job is opened by its first record; the second one cannot be worked on."""
+
+    seen = ValueCell(JsonCoder(int), default=0)
+
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        if self.seen.get():
+            raise RuntimeError("out of paper")
+        self.seen.set(1)
+        context.hold(record.timestamp)
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_explain_shows_the_hold_of_a_key_in_quarantine_where_it_still_holds(
+    postgres: EmbeddedPostgres, pipeline: str, holds: bool
+) -> None:
+    jobs = Stream("jobs", TextCoder())
+    made = Pipeline(pipeline)
+    made.inject(IterableSource("jobs", [("printer", 5), ("printer", 7)]), into=jobs)
+    made.add(Opened, [subscribe(jobs, str)], quarantine_holds=holds, work_limit_records=1)
+    with Committed(made, postgres.url) as committed:
+
+        def stored(run: EmbeddedRun) -> bool:
+            return run.progress().quarantined == 1 and len(committed.reader.holds("Opened")) > 1 - (not holds)
+
+        run_until(made, PostgresStore(postgres.url, pipeline), stored)
+        assert committed.quarantined() == [("Opened", "printer", 1)]
+        shown = [(held.kind, held.timestamp, held.what) for held in committed.explain("Opened")]
+    own = [("hold", 5, "key 'printer'"), ("quarantine", 7, "key 'printer'")] if holds else []
+    assert [held for held in shown if held[0] in ("hold", "quarantine")] == own
 
 
 def test_explain_names_the_files_to_come_that_hold_a_source_at_the_beginning_of_time(
