@@ -8,9 +8,10 @@ from millwheel.core.ids.dedup import DeliveredIds, Seen
 from millwheel.core.ids.ended import EndedProducers
 from millwheel.core.ids.outside import OutsideIds
 from millwheel.core.interval import events as ev
-from millwheel.core.interval.arrivals import Arrivals
+from millwheel.core.interval.arrivals import Arrivals, Item
 from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId
-from tests.planted import Patches, mutant
+from millwheel.model import MAX_TIME
+from tests.planted import Patches, mutant, only
 
 
 @mutant
@@ -56,7 +57,7 @@ def queue_overtaken() -> Patches:
     def arrive(self: Arrivals, bundle: Any, now: int, effects: list[ev.Effect]) -> Any:
         fresh = self.ids.fresh(bundle.subscription, bundle.producer, bundle.sequences)
         if bundle.sender in self._queues and bundle.sequences and fresh is None and not bundle.outside:
-            return [self._accept(bundle, None, (), now)]
+            return self._accept(bundle, None, (), now)
         return original(self, bundle, now, effects)
 
     return {(Arrivals, "arrive"): arrive}
@@ -126,3 +127,15 @@ def ended_producer_forgotten() -> Patches:
         (EndedProducers, "add"): lambda self, subscription, producer: None,
         (DeliveredIds, "advance"): advance,
     }  # fmt: skip
+
+
+@only("tests/unit/core/interval/test_arrivals.py")
+def retired_acked() -> Patches:
+    """Records on a retired channel are acked, though nobody may have consumed them."""
+    original = Arrivals._accept
+
+    def accept(self: Arrivals, bundle: Any, fresh: Any, stored: Any, now: int) -> list[Item]:
+        items = original(self, bundle, fresh, stored, now)
+        return items or [Item(None, bundle.sender, bundle.number, MAX_TIME, 0)]
+
+    return {(Arrivals, "_accept"): accept}

@@ -3,7 +3,10 @@
 Lives here: bundles until they are items of the inbox, and the ids that their checkpoints carry.  Invariants:
 
 * a record is taken once, by the dense id of its producer and, where outside clients chose ids, by that id too;
-* bundles of one sender keep their order, also while one of them waits for the store's answer about its ids.
+* bundles of one sender keep their order, also while one of them waits for the store's answer about its ids;
+* records on a retired channel are neither taken nor acked.  No owner waits for such an ack but one that was superseded and
+  does not know it yet.  Its weak productions are in no store, and its next owner makes them again.  If they were acked, it
+  could ack an input whose effect is nowhere.
 """
 
 from __future__ import annotations
@@ -119,7 +122,7 @@ class Arrivals:
         if self._ask(bundle, fresh, now, effects):
             self._queues[bundle.sender] = deque([bundle])
             return []
-        return [self._accept(bundle, fresh, (), now)]
+        return self._accept(bundle, fresh, (), now)
 
     def found(self, answer: ev.IdsFound, now: int, effects: list[ev.Effect]) -> list[Item]:
         """The store has answered for the first bundle of a queue.  Those behind it follow, until one needs an answer."""
@@ -129,14 +132,14 @@ class Arrivals:
         bundle = queue.popleft()
         known = answer.found.union(self._known.pop(answer.sender))
         fresh = self.ids.fresh(bundle.subscription, bundle.producer, bundle.sequences, known)
-        items = [self._accept(bundle, fresh, answer.outside, now)]
+        items = self._accept(bundle, fresh, answer.outside, now)
         self.outside.answered(answer.sender)
         while queue:
             bundle = queue[0]
             fresh = self.ids.fresh(bundle.subscription, bundle.producer, bundle.sequences)
             if self._ask(bundle, fresh, now, effects):
                 return items
-            items.append(self._accept(queue.popleft(), fresh, (), now))
+            items += self._accept(queue.popleft(), fresh, (), now)
         del self._queues[answer.sender]
         return items
 
@@ -167,14 +170,16 @@ class Arrivals:
         effects.append(ev.LookupIds(bundle.sender, sub, producer, unsure, outside, now))
         return True
 
-    def _accept(self, bundle: Bundle, fresh: list[int] | None, stored: Collection[bytes], now: int) -> Item:
-        """Consume the records of a bundle at the positions `fresh`, or all (None)."""
+    def _accept(self, bundle: Bundle, fresh: list[int] | None, stored: Collection[bytes], now: int) -> list[Item]:
+        """Consume the records of a bundle at the positions `fresh`, or all (None).  What is not acked is no item."""
         if fresh is not None:
             self._counters.duplicates += len(bundle.sequences) - len(fresh)
+        if fresh == [] and self.ids.frontier(bundle.subscription, bundle.producer) == ENDED:
+            return []
         item = _item(bundle, fresh)
         part = item.part
         if part is None:
-            return item
+            return [item]
         if bundle.inherited:
             item.inherited = True
             self._stored.add((part.subscription, part.producer))
@@ -184,7 +189,7 @@ class Arrivals:
             item.part = part = msgspec.structs.replace(part, expires=expires)
             if kept is not None:
                 item = self._without(item, part, kept)
-        return item
+        return [item]
 
     def _without(self, item: Item, part: BundlePart, kept: list[int]) -> Item:
         """The item without the records whose outside id was taken before."""

@@ -238,4 +238,15 @@ def test_what_comes_on_a_channel_counts_while_something_is_expected_on_it() -> N
     door.hear_of_channels(ev.ChannelsEnded(((SUB, ProducerId(56)),)))
     assert not door.doubts((SUB, ProducerId(56)))
     for late in (56, 57):  # of an ended producer, and of one of whom nobody has said anything
-        assert taken(door.arrive(bundle(1, 1, producer=late), 0, [])) == [(1, None)]
+        assert not door.arrive(bundle(1, 1, producer=late), 0, [])  # and no ack, which would say that it was consumed
+
+
+def test_records_that_wait_for_an_answer_while_their_producer_is_retired_are_not_acked() -> None:
+    # Their sender was superseded, and its productions were weak.  By the ack it could ack its input, which nobody had run.
+    door, effects = arrivals(), list[ev.Effect]()
+    door.begin([Delivered(SUB, ProducerId(1), SequenceNumber(0), SequenceNumber(9))], [(SUB, ProducerId(1))], 100)
+    assert not door.arrive(bundle(1, 5, producer=1), 0, effects)
+    assert not door.arrive(bundle(2, 12, producer=1), 0, effects)
+    door.arrive(bundle(0, producer=1, frontier=ENDED), 0, effects)
+    assert not door.found(ev.IdsFound(IntervalId(50), set()), 0, effects)
+    assert not door.waiting
