@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
+from google.protobuf.struct_pb2 import Struct as ProtobufStruct
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,6 +82,23 @@ def test_round_trip(coder: Coder[Any], values: st.SearchStrategy[Any], data: st.
     assert type(encoded) is bytes
     assert coder.decode(encoded) == value
     assert coder.encode(coder.decode(encoded)) == encoded
+
+
+class Token(bytes):
+    """Bytes that are more than bytes."""
+
+
+def test_bytes_that_would_come_back_as_something_else_are_refused() -> None:
+    with pytest.raises(CoderError, match="got Token"):
+        BytesCoder().encode(Token(b"a"))
+
+
+def test_a_protobuf_map_has_the_same_bytes_in_whatever_order_it_was_filled() -> None:
+    coder, names = ProtobufCoder(ProtobufStruct), [f"field {n}" for n in range(50)]
+    there, back = ProtobufStruct(), ProtobufStruct()
+    for one, other in zip(names, reversed(names), strict=True):
+        there[one], back[other] = 1, 1
+    assert coder.encode(there) == coder.encode(back)
 
 
 def test_the_same_value_has_the_same_bytes_whatever_its_order() -> None:

@@ -73,6 +73,10 @@ def test_a_long_chain_needs_no_recursion() -> None:
     assert (len(loop.members), loop.back_edges) == (20_001, (("n20000", "n00000"),))
 
 
+def test_what_two_ways_lead_to_closes_no_loop() -> None:
+    assert back_edges({"a": ["b", "c"], "b": ["d"], "c": ["d"], "d": ["a"]}, "a") == {("d", "a")}
+
+
 def test_back_edges_are_those_of_one_component() -> None:
     with pytest.raises(InvariantError, match="'c'"):
         back_edges({"a": ["b"], "b": ["a"], "c": []}, "a")

@@ -221,6 +221,22 @@ def test_what_is_written_over_counts_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert executor_of(Writes).run(work(part(("a=1", 1)))).quarantined == []
 
 
+class CountsUp(Computation[str]):
+    """Appends to a list, which writes the length over the last one each time."""
+
+    seen = ListCell(JsonCoder(int))
+
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        for _ in range(1_000):
+            self.seen.append(1)
+
+
+def test_a_light_value_that_is_written_over_leaves_no_room_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CALL_LIMIT_BYTES", 10_000)
+    (entry,) = executor_of(CountsUp, hook_attempts=1).run(work(part(("a=1", 1)))).quarantined
+    assert "more than 10,000 bytes in one call" in entry.error
+
+
 def test_timers_for_which_there_is_no_room_fire_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "OUTCOME_LIMIT_BYTES", 250)
 

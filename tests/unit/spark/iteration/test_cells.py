@@ -55,6 +55,12 @@ def test_a_delta_step_that_changes_what_is_not_there_is_refused(keeping: Keeping
         next_delta(keeping, (cell_of(part([1, 2], [1, 2])), part(keys, [0] * len(keys))))
 
 
+@pytest.mark.parametrize("keys", [[], [2]])
+def test_changes_of_another_partition_are_refused(keeping: Keeping, keys: list[int]) -> None:
+    with pytest.raises(ColumnsError, match="changes of partition 1 stand where those of 0 belong"):
+        next_delta(keeping, (cell_of(part([1, 2], [1, 2])), part(keys, keys, number=1)))
+
+
 def test_changes_without_rows_have_the_columns_of_the_solution(keeping: Keeping) -> None:
     none = Part(0, np.empty(0, np.int64))
     cell = next_delta(keeping, (cell_of(part([1, 2], [1, 2])), none))
