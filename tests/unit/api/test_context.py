@@ -108,6 +108,20 @@ def test_unstrict_timestamps_are_counted_not_refused() -> None:
     assert (done.produced[OUT].timestamps, done.backdated, done.quarantined) == ([1], 1, [])
 
 
+def test_each_unstrict_production_is_counted_once_and_those_of_a_hook_that_raised_are_not() -> None:
+    raised: list[str] = []
+
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        context.produce(out, "x", 1)
+        if record.key == "b" and not raised:
+            raised.append(record.key)
+            raise RuntimeError("once")
+
+    executor = executor_of(computation_of(hook), strict_timestamps=False, hook_attempts=2)
+    done = executor.run(work(part(("a", 7), ("b", 7), ("c", 7))))
+    assert (done.backdated, done.quarantined, raised) == (3, [], ["b"])
+
+
 def test_a_record_behind_the_watermark_is_late() -> None:
     seen: list[bool] = []
 

@@ -135,6 +135,7 @@ def test_reading_writes_nothing() -> None:
         (lambda it: it.text.set("x" * limits.VALUE_LIMIT_BYTES), "cell 'text' of key 'k'"),
         (lambda it: it.map.set("", 1), "map entry ''"),
         (lambda it: it.map.set("x" * (limits.KEY_LIMIT_BYTES + 1), 1), "map entry 'xxx"),
+        (lambda it: it.map.set("é" * (limits.KEY_LIMIT_BYTES // 2 + 1), 1), "map entry 'ééé"),
     ],
 )
 def test_limits_are_errors_that_name_the_cell(call: Any, words: str) -> None:

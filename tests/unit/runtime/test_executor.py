@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel import Computation, Context, JsonCoder, ListCell, Record, Timer, ValueCell, limits
+from millwheel.api.frame import Frame
 from millwheel.bundles import QuarantineEntry
 from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId
+from millwheel.work import InvocationOutcome
 from tests.unit.api.hooks import IN, OUT, computation_of, executor_of, out, part, run, work
 
 
@@ -211,7 +213,7 @@ class Writes(Computation[str]):
     seen = ListCell(JsonCoder(str))
 
     def ProcessRecord(self, context: Context, record: Record[str]) -> None:
-        for _ in range(100):
+        for _ in range(1_000):
             self.seen.clear()
             self.seen.append("x" * 100)
 
@@ -235,6 +237,24 @@ def test_a_light_value_that_is_written_over_leaves_no_room_for_more(monkeypatch:
     monkeypatch.setattr(limits, "CALL_LIMIT_BYTES", 10_000)
     (entry,) = executor_of(CountsUp, hook_attempts=1).run(work(part(("a=1", 1)))).quarantined
     assert "more than 10,000 bytes in one call" in entry.error
+
+
+def test_what_an_invocation_had_made_before_it_waited_counts_once_after_that() -> None:
+    frame = Frame()
+    frame.start(work())
+    for made in (b"x" * 100, b"y" * 50):
+        frame.pending.extend((1, "a", made, 7))
+    written = frame.written_bytes()
+    assert written == 150 + 2 * limits.WRITE_OVERHEAD_BYTES
+    column = frame.entry_column("seen")
+    column.written = {"a": {"entry": b"1"}}
+    suspended = frame.suspend(InvocationOutcome(), [])
+    frame.start(work())
+    assert (frame.written_bytes(), frame.pending, column.written) == (0, [], {})
+    frame.abandon()
+    frame.start(msgspec.structs.replace(work(), suspended=suspended))
+    assert (frame.written_bytes(), column.written) == (written, {"a": {"entry": b"1"}})
+    assert frame.pending[2::4] == [b"x" * 100, b"y" * 50]
 
 
 def test_timers_for_which_there_is_no_room_fire_later(monkeypatch: pytest.MonkeyPatch) -> None:
