@@ -84,6 +84,11 @@ def combined(
         )
     if not firing.on_time:
         raise WiringError("a combiner needs the trigger AtWatermark: a shard cannot know what the others have gathered")
+    if firing.holds:
+        raise WiringError(
+            "panes of an aggregation with a combiner have the last instant of their window as their event time: leave out "
+            "time=, or the combiner"
+        )
     if name is None:
         raise WiringError(
             "an aggregation with a combiner is two steps: give it name=...; one that has run without a name and a combiner "

@@ -144,3 +144,11 @@ def test_what_a_combiner_cannot_do_is_refused(windows: Any, settings: dict[str, 
         windowed(windows, **settings)
     with pytest.raises(WiringError):
         Combiner(1)
+
+
+@pytest.mark.parametrize("windows", [Fixed(seconds=3), Sliding(seconds=4, every=seconds(2))])
+@pytest.mark.parametrize("time", ["earliest", "latest", lambda time: time])
+def test_another_time_than_the_end_is_refused_with_a_combiner(windows: Any, time: Any) -> None:
+    with pytest.raises(WiringError, match=r"leave out time=, or the combiner"):
+        windowed(windows, combiner=Combiner(2), name="hot", time=time)
+    windowed(windows, combiner=Combiner(2), name="hot", time="end")
