@@ -115,6 +115,8 @@ def test_a_head_checkpoint_has_what_the_superstep_read_and_names_it(keeping: Kee
     file = keeping.headers.value[(1, 0)].before
     assert file is not None
     found = read_cell(str(tmp_path), file)
+    # What changed before it is not known, so it looks as unsettled as a first state: no ending may be reached by it.
+    assert (found.header.changed, found.header.norm) == (2, np.inf)
     assert found.work is not None
     assert (found.part["label"].tolist(), found.work.keys.tolist()) == ([3, 4], [2])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,16 @@ def test_the_newest_complete_one_counts_and_older_ones_go(tmp_path: Path) -> Non
     remove(str(tmp_path))
     assert newest(str(tmp_path), JOB) is None
     assert not tmp_path.exists()
+
+
+def test_of_two_whole_ones_the_newer_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:  # the driver ended before it could remove the older ones
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        for superstep in (1, 2, 10):
+            write(tmp_path, superstep)
+    found = newest(str(tmp_path), JOB)
+    assert found is not None
+    assert found.superstep == 10
 
 
 def test_what_is_not_named_as_a_checkpoint_is_somebody_s_own(tmp_path: Path) -> None:
@@ -99,6 +110,8 @@ def test_another_job_s_checkpoint_is_refused_with_the_difference(tmp_path: Path)
     write(tmp_path, 3)
     with pytest.raises(CheckpointError, match=r"partitions 2 there, 4 here.*another path"):
         newest(str(tmp_path), JOB | {"partitions": 4})
+    with pytest.raises(CheckpointError, match=r"initial state '00aa' there, None here"):
+        newest(str(tmp_path), {name: value for name, value in JOB.items() if name != "initial state"})
 
 
 def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from millwheel.limits import ITERATION_LOSSES_IN_A_ROW
-from millwheel.spark.iteration import IterationError, Steps, doors, engine
+from millwheel.spark.iteration import CheckpointError, IterationError, Steps, doors, engine
 from millwheel.spark.iteration.cells import Header
 from millwheel.spark.iteration.losses import LossNoticed
 from millwheel.spark.iteration.policies import PolicyRun
@@ -67,3 +67,33 @@ def test_losses_without_one_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None
 
     with pytest.raises(IterationError, match=f"walk: {ITERATION_LOSSES_IN_A_ROW} losses in a row"):
         iteration(monkeypatch, lose).run(None)
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_checkpoint_of_a_longer_run_is_no_result_of_this_one(monkeypatch: pytest.MonkeyPatch, beyond: int) -> None:
+    monkeypatch.setattr(Mending, "start", lambda self: state(STEPS + beyond))
+    run = iteration(monkeypatch, lambda before: None)
+    if not beyond:
+        assert run.run(None).supersteps == STEPS
+        return
+    with pytest.raises(CheckpointError, match=f"of superstep {STEPS + 1}, and this run ends after {STEPS}"):
+        run.run(None)
+
+
+def test_a_state_whose_checkpoint_fails_does_not_stay_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped: list[int] = []
+
+    def following(superstep: int, *_: Any) -> State:
+        made = state(superstep)
+        vars(made.rdd)["unpersist"] = lambda: dropped.append(superstep)
+        return made
+
+    def fail(self: Any, before: State, after: State) -> None:
+        raise CheckpointError("no room")
+
+    run = iteration(monkeypatch, lambda before: None)
+    vars(run._states)["materialised"] = following
+    monkeypatch.setattr(Mending, "after", fail)
+    with pytest.raises(CheckpointError, match="no room"):
+        run.run(None)
+    assert dropped == [1]
