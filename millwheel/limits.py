@@ -584,6 +584,9 @@ died, which another one then follows, and short enough for whoever looks at a st
 CLUSTER_LOOK_US: Final = 500_000
 """Between two looks at the map: a worker that misses a message of the leader finds out so much later."""
 
+HEARD_LOOK_US: Final = 2_000
+"""Between two looks whether a controller has told the watermarks that are stored, before hooks run."""
+
 HAND_OVER_LIMIT_US: Final = 5 * 1_000_000
 """For a planned move; then the leader places an interval without the word of its owner, and the fence does the rest."""
 

@@ -1,22 +1,26 @@
 """How the core of an interval is made from what is stored.
 
 Lives here: what a core begins with, and whether productions of an earlier version of the pipeline are left in it.  Never
-here: which intervals a worker gets (`owning`), or what the core does then.  Invariant: what cores that went back have left is
-given to the next core of the same interval, and to no other one.
+here: which intervals a worker gets (`owning`), or what the core does then.  Invariants:
+
+* what cores that went back have left is given to the next core of the same interval, and to no other one;
+* no core starts before this worker has heard of the watermarks that earlier owners may have seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millwheel import limits
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.host import alphabet as he
 from millwheel.host.actors import Actor
 from millwheel.host.messages import IntervalSettled, Unsettled
+from millwheel.host.procedures import Steps
 from millwheel.host.requests import ReadWatermarks, Recover
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MIN_TIME
@@ -66,6 +70,20 @@ class Adoption:
         self.settle(actor, worker.routes.unsettled(config, recovered))
         worker.routes.expect_of(config, recovered)
         return actor
+
+    def hears(self, computations: Collection[str], still: Callable[[], bool]) -> Steps:
+        """Wait until a controller has told what bounds the inputs of the computations, as it is stored now.
+
+        Call this when their intervals are this worker's.  A watermark is stored before it is told, so hooks of earlier
+        owners have seen no later one.  A window that has ended would begin again under an earlier one.  It ends as well when
+        `still` says no.
+        """
+        stored = yield ReadWatermarks()
+        bounds = self._worker.routes.bounds()
+        names = {name for computation in computations for name in bounds.get(computation, ())}
+        needed = {name: value for name, value in stored.items() if name in names}
+        while still() and not self._worker.heard.covers(needed):
+            yield he.Pause(limits.HEARD_LOOK_US)
 
     def settle(self, actor: Actor, receivers: set[str]) -> None:
         """Productions of an earlier version of the pipeline are left for these computations; for none, they are not."""

@@ -31,6 +31,10 @@ class Heard:
             self.values[name] = max(value, self.values.get(name, MIN_TIME))
         return first
 
+    def covers(self, stored: Mapping[str, int]) -> bool:
+        """Whether these watermarks, us, or later ones have been published."""
+        return all(value <= self.values.get(name, MIN_TIME) for name, value in stored.items())
+
     def rose(self, inputs: Mapping[str, int]) -> dict[str, int]:
         """Input watermarks by computation, us.  Returns those that are higher than before."""
         higher = {name: value for name, value in inputs.items() if value > self._inputs.get(name, MIN_TIME)}

@@ -128,6 +128,7 @@ class WholeOwnership:
         worker.join()
         known = yield from positions_of(worker.graph)
         worker.routes.expect_partitions((yield ListUnfinished()))
+        yield from worker.adoption.hears(worker.graph.computations, lambda: True)
         for actor in adopted:
             worker.start(actor)
         worker.begin(worker.redrives.steps())

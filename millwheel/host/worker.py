@@ -228,9 +228,9 @@ class WorkerHost(Voice):
         if not isinstance(actor.core, IntervalCore):
             raise InvariantError("actor.core is no IntervalCore")
         self.actors.put(actor)
-        self.perform(actor, actor.core.start(self.now, frozenset(self.routes.live)))
+        live, heard = frozenset(self.routes.live), self.heard.input_of(actor.owner)
+        self.perform(actor, actor.core.start(self.now, live, heard))
         self.links.hello(actor)
-        self._give(actor.interval, actor.sequencer, ev.WatermarkMoved(self.heard.input_of(actor.owner)))
         asked = self.heard.asked(actor.core.config.loop)
         if asked is not None:
             self._give(actor.interval, actor.sequencer, ev.RoundBegan(asked.round, asked.bound))

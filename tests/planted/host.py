@@ -9,6 +9,7 @@ from millwheel.core.interval import events as ev
 from millwheel.core.source.pace import Pace
 from millwheel.host import alphabet as he
 from millwheel.host.actors import Actors
+from millwheel.host.adoption import Adoption
 from millwheel.host.alarms import Alarms
 from millwheel.host.commits import CommitLanes, Group, Lane
 from millwheel.host.controller import ControllerHost
@@ -278,6 +279,12 @@ def restarted_without_its_watermark() -> Patches:
         self.heard._inputs = inputs
 
     return {(WorkerHost, "start"): start}
+
+
+@mutant
+def begins_unheard() -> Patches:
+    """Hooks run before their process has heard of the watermarks that hooks before them have seen."""
+    return {(Adoption, "hears"): lambda self, computations, still: iter(())}
 
 
 @mutant

@@ -166,16 +166,19 @@ class IntervalCore:
 
     # --- the door ---------------------------------------------------------------------------------------------
 
-    def start(self, now: int, live: Collection[Channel] | None = None) -> list[ev.Effect]:
+    def start(
+        self, now: int, live: Collection[Channel] | None = None, input_watermark: int = MIN_TIME
+    ) -> list[ev.Effect]:
         """First effects after assignment: resend what is unacked, report the watermark.
 
         `live` has the channels on which something may still come from producers that are numbered below this interval's own
         sequencer, if that is known.  `ChannelsExpected` adds to them.  All other such channels are retired: their ids are
-        deleted, and late copies are refused.
+        deleted, and late copies are refused.  `input_watermark`, us, is at least what hooks of earlier owners have seen.
         """
         recovered, self._recovered = self._recovered, None
         if recovered is None:
             raise InvariantError("start() is called once")
+        self._watermark.move(input_watermark)
         self._arrivals.begin(recovered.ids, live, self.config.sequencer)
         if self.suspects.watching:
             self._trust_at = now + limits.TRUST_US

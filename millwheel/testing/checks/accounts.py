@@ -1,4 +1,4 @@
-"""What the owner of an interval has done, by the calls of its hooks: a second account beside its checkpoints (I4, I8).
+"""What the owner of an interval has done, by the calls of its hooks: a second account beside its checkpoints (I4, I8, I9).
 
 Lives here: `Owned`, told of each call that a hook makes and of each invocation that returns, and what of that a checkpoint
 must hold.  Never here: what is durable (`truth`), or what the core believes of any of it.  Invariants:
@@ -6,7 +6,8 @@ must hold.  Never here: what is durable (`truth`), or what the core believes of 
 * a durable checkpoint leaves in each key that its hooks touched the timers and the hold that they left, and writes the state
   and the sink rows that they wrote;
 * an invocation without a checkpoint has changed nothing;
-* a hook sees the state and the hold that the hooks before it left.
+* a hook sees the state and the hold that the hooks before it left;
+* a hook sees no earlier watermark than hooks of its key whose effects are durable, under whichever owner they ran.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from millwheel import limits
 from millwheel.bundles import Checkpoint
 from millwheel.core.interval.arrivals import Item
 from millwheel.ids import IntervalId, Seq, Sequencer
-from millwheel.model import EXPIRY_KIND
+from millwheel.model import EXPIRY_KIND, MIN_TIME
 from millwheel.testing.checks.truth import Durable
 from millwheel.work import QUARANTINE_HOLD, Cause, InvocationOutcome, TimerCause, Work
 
@@ -42,6 +43,9 @@ class Ran(msgspec.Struct, eq=False):
     """Keys, and whether its hooks saw any state of them."""
     lives: dict[str, int]
     """Keys whose state was written, and the newest event time of that write, us."""
+    keys: tuple[str, ...]
+    watermark: int
+    """Input watermark that the hooks of these keys have seen, us."""
 
 
 class Owned(msgspec.Struct, eq=False):
@@ -98,6 +102,9 @@ class Owned(msgspec.Struct, eq=False):
         if work.suspended is not None:
             return
         for key in keys_of(work):
+            reached = self.durable.reached.get(key, MIN_TIME)
+            if work.watermark < reached:
+                fail(f"I9: a hook of {key!r} sees the watermark {work.watermark}, and one has seen {reached}", key)
             cells = _cells(work, key)
             if key not in self.state:
                 self.state[key] = dict(self.durable.state.get(key, {}))
@@ -144,6 +151,7 @@ class Owned(msgspec.Struct, eq=False):
             {key: self.holds.get(key) for key in self.touched},
             writes, len(outcome.sinks), self.seen,
             {key: max(work.watermark, newest.get(key, work.watermark)) for key, _, _ in writes},
+            tuple(keys_of(work)), work.watermark,
         )  # fmt: skip
         self.touched, self.seen = {}, {}
 
@@ -177,6 +185,8 @@ class Owned(msgspec.Struct, eq=False):
             fail(f"I4: #{seq} of interval {self.interval} is not what its hooks wrote", "")
         if turn is not None:
             self._compare(seq, turn, fail)
+            for key in turn.keys:
+                self.durable.reached[key] = max(turn.watermark, self.durable.reached.get(key, MIN_TIME))
         return turn
 
     def forgets(self, key: str, fail: Fail) -> None:

@@ -39,6 +39,16 @@ class Durable(msgspec.Struct):
     holds: dict[str, int] = {}
     fifo: dict[str, list[Element]] = {}
     """key to its quarantine, in order."""
+    reached: dict[str, int] = {}
+    """key to the highest input watermark that hooks have seen whose effects are durable, us."""
+    bounds: frozenset[str] = frozenset()
+    """What bounds the input of the computation, in the version of the pipeline that ran last."""
+
+    def bounded_by(self, names: set[str]) -> None:
+        """A version runs in which these bound the input.  If one is new, the input has only what that has promised."""
+        if not names <= self.bounds:
+            self.reached = {}
+        self.bounds = frozenset(names)
 
 
 class Truth:
@@ -47,7 +57,7 @@ class Truth:
     def __init__(self, graph: Graph, kernel: Kernel) -> None:
         self.graph = graph
         self.kernel = kernel
-        self.durable: dict[str, Durable] = {name: Durable({}, {}, {}, {}) for name in graph.computations}
+        self.durable: dict[str, Durable] = {name: Durable() for name in graph.computations}
         self.consumed: dict[Channel, set[SequenceNumber]] = {}
         self.taken_by: dict[Channel, dict[SequenceNumber, Place]] = {}
         """Id to the checkpoint that consumed it."""

@@ -252,6 +252,7 @@ class CodeBody(Body):
         if place not in store.owned:
             config = self._core(wanted).config
             durable = store.truth.durable[wanted.computation]
+            durable.bounded_by(self.worker.routes.bounds()[wanted.computation])
             owned = store.owned[place] = owned_of(*place, durable, config.low, config.high)
             self._restored.update((key, tag) for key, settings in owned.timers.items() for _, tag in settings)
         return store.owned[place]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel.host import alphabet as he
-from millwheel.host.messages import IntervalSettled, Led, RoundAnswered, RoundAsked, Unsettled
+from millwheel.host.messages import IntervalSettled, Led, RoundAnswered, RoundAsked, Unsettled, WatermarksRaised
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId
 from millwheel.model import MAX_TIME
@@ -15,6 +15,7 @@ def test_an_interval_of_a_loop_begins_with_the_floor_that_is_persisted_and_answe
     hand = Hand(outputs=[words])
     hand.store.watermark["loop:Keep"] = 50
     hand.give(he.Received("controller", RoundAsked(7, "loop:Keep", 90)))
+    hand.give(he.Received("controller", WatermarksRaised({"loop:Keep": 50}, {})))
     assert hand.of(RoundAnswered) == []
     hand.give(he.Started())
     ((actor, core),) = hand.worker.actors.intervals()
@@ -63,3 +64,56 @@ def test_what_a_core_has_left_goes_to_the_next_one_of_its_interval_and_to_no_oth
     assert again.worker.adoption.left == {other: left}, "this worker may get that interval later"
     ((_, following),) = again.worker.actors.intervals()
     assert following.counters is left.counters
+
+
+def test_no_hook_runs_before_it_is_told_what_hooks_before_it_may_have_seen() -> None:
+    hand = Hand()
+    hand.store.watermark = {"source:text": 70, "Keep": 20, "source:other": 90}
+    hand.give(he.Started())
+    assert not hand.worker.actors.all, "its controller has told nothing"
+    hand.give(he.Received("controller", WatermarksRaised({"source:text": 60}, {"Keep": 60})))
+    answer_pauses(hand)
+    assert not hand.worker.actors.all, "that is of the time before"
+    hand.give(he.Received("controller", WatermarksRaised({"source:text": 70}, {"Keep": 70})))
+    answer_pauses(hand)
+    ((_, core),) = hand.worker.actors.intervals()
+    assert core._watermark.input == 70
+
+
+def answer_pauses(hand: Hand) -> None:
+    waiting, hand.waiting = hand.waiting, []
+    for ask in waiting:
+        hand.give(he.Answered(ask.token, None))
+
+
+def test_an_interval_that_moves_waits_for_what_its_last_owner_may_have_heard() -> None:
+    hand = ClusterHand()
+    hand.give(he.Started())
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    (source,) = hand.worker.graph.sources
+    hand.store.watermark[f"source:{source}"] = 70
+    hand.place(ONE, owner=hand.mine)
+    hand.pass_time()
+    assert not hand.worker.actors.all
+    ((owner, _),) = hand.worker.graph.computations.items()
+    hand.give(he.Received(hand.leader, WatermarksRaised({f"source:{source}": 70}, {owner: 70})))
+    hand.pass_time()
+    ((_, core),) = hand.worker.actors.intervals()
+    assert core._watermark.input == 70
+
+
+def test_an_interval_that_is_placed_elsewhere_while_it_waits_is_not_waited_for() -> None:
+    hand = ClusterHand()
+    hand.give(he.Started())
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    (source,) = hand.worker.graph.sources
+    hand.store.watermark[f"source:{source}"] = 70
+    hand.place(ONE, owner=hand.mine)
+    hand.place(ONE, owner=hand.other)
+    for _ in range(3):
+        hand.pass_time()
+    assert not hand.worker.actors.all
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, WatermarksRaised({f"source:{source}": 70}, {})))
+    hand.pass_time()
+    assert [*hand.worker.actors.all] == [ONE]

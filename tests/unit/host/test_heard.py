@@ -20,6 +20,15 @@ def test_a_published_watermark_does_not_go_back() -> None:
     assert heard.values == {"a": 9, "b": 3}
 
 
+def test_what_is_stored_is_covered_when_all_of_it_or_more_is_published() -> None:
+    heard = Heard()
+    assert heard.covers({})
+    heard.published({"a": 5, "b": 9})
+    assert heard.covers({"a": 5, "b": 3})
+    assert not heard.covers({"a": 5, "b": 10})
+    assert not heard.covers({"c": 1})
+
+
 def test_an_input_watermark_rises_once_and_does_not_go_back() -> None:
     heard = Heard()
     assert heard.input_of("a") == MIN_TIME
