@@ -14,7 +14,7 @@ from tests.sim.ci import publish
 from tests.sim.fleets import run_clusters, simulate_cluster
 
 SEEDS = examples(5, gate=36)
-EVENTS_LIMIT = 2_000
+EVENTS_LIMIT = 1_500
 FAULTS_LIMIT = 5
 STORM_ORDERS = 10
 
