@@ -20,7 +20,7 @@ from tests.sim.harness import Verdict, simulate_seed
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 500
-EVENTS_LIMIT = 2_000
+EVENTS_LIMIT = 1_500
 """Events of a host that reach a core, in the least eventful seed."""
 FAULTS_LIMIT = 5
 
