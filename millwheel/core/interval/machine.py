@@ -173,7 +173,7 @@ class IntervalCore:
 
         `live` has the channels on which something may still come from producers that are numbered below this interval's own
         sequencer, if that is known.  `ChannelsExpected` adds to them.  All other such channels are retired: their ids are
-        deleted, and late copies are refused.  `input_watermark`, us, is at least what hooks of earlier owners have seen.
+        deleted, and late copies are refused.  Earlier hooks have seen no more than `input_watermark`, us.
         """
         recovered, self._recovered = self._recovered, None
         if recovered is None:
