@@ -70,10 +70,10 @@ def forgets_to_resend() -> Patches:
     """Unacked productions are not sent again after a restart."""
     original = IntervalCore.start
 
-    def start(self: IntervalCore, now: int, live: Any = None) -> list[ev.Effect]:
+    def start(self: IntervalCore, now: int, live: Any = None, *told: int) -> list[ev.Effect]:
         assert self._recovered is not None
         self._recovered = msgspec.structs.replace(self._recovered, productions=[])
-        return original(self, now, live)
+        return original(self, now, live, *told)
 
     return {(IntervalCore, "start"): start}
 

@@ -171,9 +171,9 @@ class IntervalCore:
     ) -> list[ev.Effect]:
         """First effects after assignment: resend what is unacked, report the watermark.
 
-        `live` has the channels on which something may still come from producers that are numbered below this interval's own
-        sequencer, if that is known.  `ChannelsExpected` adds to them.  All other such channels are retired: their ids are
-        deleted, and late copies are refused.  Earlier hooks have seen no more than `input_watermark`, us.
+        `live` has the channels on which something may still come from producers numbered below this interval's own
+        sequencer, if known.  `ChannelsExpected` adds to them.  All other such channels are retired: their ids are deleted,
+        and late copies refused.  Earlier hooks saw at most `input_watermark`, us.
         """
         recovered, self._recovered = self._recovered, None
         if recovered is None:
