@@ -4,6 +4,9 @@ Lives here: `WindowedAggregate`, what all of them share, and `AlignedAggregate`,
 time; `sessions` and `slices` have the others.  Invariants: a window that is over leaves nothing; a pane's event time lies
 in its window, so that windows of its receiver hold it as well.
 
+Another version may have another `Firing`, also while a window is open.  What an earlier one has left there, such as the time
+of a pane or records that no pane has had, is judged by that of now.
+
 Three timers of a window, named by a letter and its start:
 
 * `e`, at its last instant.  The window has ended when the watermark is beyond that instant.  A timer that fires *at* the
@@ -21,6 +24,7 @@ from copy import copy
 from typing import Any, Final, Generic, TypeVar
 
 from millwheel.api.context import Context
+from millwheel.api.frame import Frame
 from millwheel.api.state import MapCell
 from millwheel.api.stream import Stream
 from millwheel.coders import MsgpackCoder
@@ -121,13 +125,16 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
             return False
         entry = str(window.start)
         progress = self.progress.get(entry)
-        if progress is not None and progress.closed:
+        if progress is not None and progress.closed and self.firing.once:
             return False
         accumulator = self.accumulators.get(entry, NOTHING)
         if progress is None:
             progress = Progress()
             if accumulator is NOTHING:
                 self.opened(context, window, late)
+        elif late and not self.firing.accumulates and progress.punctual and not progress.new:
+            accumulator = NOTHING  # an earlier version accumulated
+        before, progress.closed = progress.stamp, False
         accumulator = self.added(accumulator, value, timestamp)
         self.accumulators.set(entry, accumulator)
         progress.new += 1
@@ -137,9 +144,7 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
             self.give(context, window, progress, accumulator, "late" if late else "early")
         elif isinstance(every, EveryWall) and progress.due is None:
             self.wait(context, window, progress, every)
-        self.progress.set(entry, progress)
-        if self.firing.holds:
-            self.hold(context)
+        self.keep(context, window, progress, before)
         return True
 
     def simply(self, context: Context, window: Window, value: Any, timestamp: int) -> None:
@@ -184,22 +189,25 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
     def ends(self, context: Context, timer: Timer, window: Window) -> None:
         """The watermark is at the window's last instant, or beyond it."""
         entry = str(window.start)
-        progress = self.progress.get(entry) or Progress()
+        found, accumulator = self.progress.get(entry), self.accumulators.get(entry, NOTHING)
+        # Without progress, nothing has counted the records of the window, and no pane has had them.
+        progress = Progress(new=int(accumulator is not NOTHING)) if found is None else found
         if context.watermark < window.end:
             self.stays(context, window, progress)
             return
-        last = self.firing.lateness == 0
-        if not progress.closed and (self.firing.on_time or (last and progress.new)):
-            self.give(context, window, progress, self.accumulators.get(entry, NOTHING), "on time", last)
+        last, before = self.firing.lateness == 0, progress.stamp
+        on_time = self.firing.on_time and not (progress.closed and accumulator is NOTHING)
+        if on_time or (last and progress.new):
+            self.give(context, window, progress, accumulator, "on time", last)
         if last:
             self.forget(context, entry)
         else:
             if not progress.new and isinstance(self.firing.early, EveryWall):
                 context.cancel_timer("w" + entry, "wall")
-            progress.stamp = progress.stamp if self.firing.holds else None
+            progress.stamp = progress.stamp if self.firing.holds and progress.new else None
             self.progress.set(entry, progress)
             context.set_timer("o" + entry, self.firing.over_at(window.end))
-        if self.firing.holds or timer.timestamp > window.last:
+        if self.firing.holds or before is not None:
             self.hold(context)
 
     def stays(self, context: Context, window: Window, progress: Progress) -> None:
@@ -211,25 +219,41 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
         self.hold(context)
 
     def over(self, context: Context, timer: Timer, window: Window) -> None:
-        """No record can come any more."""
-        entry = str(window.start)
-        progress = self.progress.get(entry)
-        if progress is not None and progress.new and not progress.closed:
+        """No record can come any more, unless an earlier version had a shorter lateness."""
+        entry, over_at = str(window.start), self.firing.over_at(window.end)
+        if over_at > timer.timestamp:
+            context.set_timer(timer.tag, over_at)
+            return
+        progress = self.progress.get(entry) or Progress()
+        before = progress.stamp
+        if progress.new:
             self.give(context, window, progress, self.accumulators.get(entry, NOTHING), "late", True)
         self.forget(context, entry)
-        if self.firing.holds:
+        if self.firing.holds or before is not None:
             self.hold(context)
 
     def rings(self, context: Context, window: Window) -> None:
         """The wall time of a trigger has come: give a pane of the records that no pane has had."""
         entry = str(window.start)
         progress = self.progress.get(entry)
-        if progress is None or not progress.new or progress.closed:
+        if progress is None:
             return
+        before, progress.due = progress.stamp, None
         timing: Timing = "late" if context.watermark >= window.end else "early"
-        self.give(context, window, progress, self.accumulators.get(entry, NOTHING), timing)
-        self.progress.set(entry, progress)
-        if self.firing.holds:
+        every = self.firing.late if timing == "late" else self.firing.early
+        if progress.new and isinstance(every, EveryWall):
+            self.give(context, window, progress, self.accumulators.get(entry, NOTHING), timing)
+        self.keep(context, window, progress, before)
+
+    def keep(self, context: Context, window: Window, progress: Progress, before: int | None) -> None:
+        """Write down what a window remembers.  If its panes have the time of its end, it holds the watermark only when it did
+        so before: the watermark is at its last instant, or an earlier version gave panes another time."""
+        if not self.firing.holds:
+            progress.stamp = None if before is None or context.watermark >= window.end else window.last
+        elif progress.stamp is None and context.watermark == window.last:
+            progress.stamp = window.last  # it has `stays` to do, or has done it
+        self.progress.set(str(window.start), progress)
+        if self.firing.holds or progress.stamp != before:
             self.hold(context)
 
     # --- panes ------------------------------------------------------------------------------------------------
@@ -244,7 +268,10 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
         pane = Pane(
             context.key, window.start, window.end, value, progress.number, timing, punctual, last or self.firing.once
         )
-        self.emit(context, pane, window.last if progress.stamp is None else progress.stamp)
+        if timing == "late" and not self.firing.backdates:
+            frame: Frame = self.__dict__["_frame"]
+            frame.cause = min(frame.cause, window.last)  # an earlier version had gathered late records
+        self.emit(context, pane, window.last if progress.stamp is None or not self.firing.holds else progress.stamp)
         self.firing.fired(progress, timing)
         if progress.closed or not self.firing.accumulates:
             self.accumulators.delete(entry)

@@ -96,8 +96,12 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
         # Behind the end of time there is no timer: such a record is refused, as by other windows.
         if (end < due or due == _NONE) and end <= self._last_end(start):
             self._set(context, end)
-        if new and self.firing.lateness:
-            context.set_timer(f"o{start}", self.firing.over_at(self._last_end(start)))
+        if new and self._last_end(start) <= context.watermark:
+            self._until_over(context, str(start), self._last_end(start))
+
+    def _until_over(self, context: Context, entry: str, end: int) -> None:
+        """The last window of a slice has had its `end`: have a timer for when it is over."""
+        context.set_timer("o" + entry, self.firing.over_at(end))
 
     def _set(self, context: Context, due: int) -> None:
         self.due.set(due)
@@ -133,6 +137,7 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
         self.emit(context, pane, window.last)
         if not last:
             self.given.set(str(window.end), number + 1)
+            self._until_over(context, str(window.start), window.end)
 
     def window(self, entry: str) -> Window:
         """Timer `e` is for the window that ends at `due`, timer `o` for a slice."""
@@ -175,8 +180,10 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
         """Wait for the next window that has a record, and forget the slices that only this one and older ones have."""
         after = window.start + self.windows.every
         old = self.slices(Window(window.start, after))
-        if not self.firing.lateness:
-            for entry in old:
+        for entry in old:
+            if self.firing.lateness:
+                self._until_over(context, entry, window.end)
+            else:
                 self.accumulators.delete(entry)
         if number > len(old):
             self._set(context, window.end + self.windows.every)
@@ -208,7 +215,11 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
         self.held.delete(entry)
 
     def over(self, context: Context, timer: Timer, window: Window) -> None:
-        """No window of this slice takes a record any more."""
+        """No window of this slice takes a record any more, unless an earlier version had a shorter lateness."""
+        end = self._last_end(window.start)
+        if self.firing.over_at(end) > timer.timestamp:
+            self._until_over(context, str(window.start), end)
+            return
         self.accumulators.delete(str(window.start))
         for entry, _ in self.given.items():
             if self.firing.over_at(int(entry)) <= timer.timestamp:

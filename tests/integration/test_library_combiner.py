@@ -39,6 +39,7 @@ from millwheel.library import (
     sum_of,
 )
 from millwheel.library.aggregations import aggregation
+from millwheel.library.panes import PaneTime
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.memory import MemoryStore
@@ -136,8 +137,9 @@ RESULTS: dict[str, Callable[[list[int]], Any]] = {"sum": sum, "last": max, "set"
 
 
 def views(
-    name: str, shards: int | None, durability: str, of: Callable[[Sale], int] = calm, kind: str = "sum"
-) -> Pipeline:
+    name: str, shards: int | None, durability: str, of: Callable[[Sale], int] = calm, kind: str = "sum",
+    stamp: PaneTime = "end",
+) -> Pipeline:  # fmt: skip
     """Windows with late records of all that is sold, and sliding windows of what is punctual."""
     pipeline = Pipeline(name, durability=DURABILITIES[durability]())
     by_client = IterableSource("direct", lambda: SENT, record_id=lambda sale: str(sale.number))
@@ -148,7 +150,7 @@ def views(
     both = flow.read(sales).union(flow.read(relayed))
     combiner = None if shards is None else Combiner(shards)
     keyed = both.key_by(lambda sale: sale.shop, ["shop 1"])
-    keyed.window(Fixed(SIZE), lateness=seconds(5)).aggregate(
+    keyed.window(Fixed(SIZE), lateness=seconds(5), time=stamp).aggregate(
         collect(int, of), name="views", dropped=late, combiner=combiner
     ).to(fixed)
     punctual = both.filter(lambda sale: not is_late(sale.number)).key_by(lambda sale: sale.shop, ["shop 1"])
@@ -240,6 +242,28 @@ def test_each_record_counts_once_wherever_the_run_before_ends(
             assert (store.key_state.get(step, {}), store.folded.timers.get(step, {})) == ({}, {}), step
         assert comes or not store.by_low("views.parts")
         assert store.tables()["production"] == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("stamp", ["earliest", "latest"])
+@pytest.mark.parametrize(("at", "durability"), [(18, "checkpoints"), (34, "snapshots"), (52, "checkpoints")])
+def test_a_combiner_may_come_and_go_with_another_time_of_panes(stamp: PaneTime, at: int, durability: str) -> None:
+    """With a combiner panes have the time of the end.  Nothing keeps the watermark for what had another time."""
+
+    async def main() -> None:
+        store = MemoryStore()
+        await run_killed(views("views", None, durability, touchy, stamp=stamp), store, *kills(at))
+        await run_killed(views("views", 3, durability, touchy), store, *kills(at))
+        await run_killed(views("views", None, durability, touchy, stamp=stamp), store, *kills(at))
+        await run_on(views("views", 3, durability, touchy), store)
+        for computation, key in [place for place in store.quarantine if place[0].startswith("views")]:
+            store.request_redrive(computation, key)
+        await run_on(views("views", 3, durability), store)
+        each_counts_once(in_memory(store, "Seen"), in_memory(store, "Sliding"), "sum")
+        for step in ("views", "last", "views.parts", "last.parts"):
+            assert (store.key_state.get(step, {}), store.folded.timers.get(step, {})) == ({}, {}), step
 
     asyncio.run(main())
 

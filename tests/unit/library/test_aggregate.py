@@ -319,3 +319,21 @@ def test_a_pane_of_a_repeated_trigger_has_the_time_of_its_own_records() -> None:
     for second in (1, 2, 5, 6):
         send(stepper, "ann", 1, second)
     assert [out.timestamp for out in stepper.outputs(panes)] == [SECOND, 5 * SECOND]
+
+
+@pytest.mark.parametrize("every", [EveryRecords(2), EveryWall(seconds=5)])
+@pytest.mark.parametrize("time", ["end", "earliest", "latest"])
+def test_the_watermark_stays_at_the_last_instant_for_what_a_repeated_trigger_has_still_to_give(
+    time: str, every: EveryRecords | EveryWall
+) -> None:
+    stepper = Stepper(windowed(TEN, trigger=Repeat(every), time=time))
+    send(stepper, "ann", 1, 3)
+    stepper.advance_watermark(10 * SECOND - 1)
+    send(stepper, "ann", 2, 9.999999)
+    stepper.advance_clock(5 * SECOND)
+    send(stepper, "ann", 4, 5)  # behind the watermark, and not late for its window
+    assert stepper.watermark("panes.sum") == 10 * SECOND - 1
+    stepper.advance_watermark(12 * SECOND)
+    assert [out.value.value for out in stepper.outputs(panes)] == [3, 7]
+    assert stepper.watermark("panes.sum") == 12 * SECOND
+    assert left(stepper, ["panes.sum"]) == {}
