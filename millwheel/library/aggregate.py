@@ -141,11 +141,16 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
         self.firing.stamp(progress, timestamp, context.watermark)
         every = self.firing.late if late else self.firing.early
         if isinstance(every, EveryRecords) and progress.new >= every.records:
-            self.give(context, window, progress, accumulator, "late" if late else "early")
+            if late or not self.waits(window, value):
+                self.give(context, window, progress, accumulator, "late" if late else "early")
         elif isinstance(every, EveryWall) and progress.due is None:
             self.wait(context, window, progress, every)
         self.keep(context, window, progress, before)
         return True
+
+    def waits(self, window: Window, value: Any) -> bool:
+        """A shard gives what it has at the end of the window, which is for the pane there and for no early one."""
+        return self.aggregation.of_parts and getattr(value, "timing", "") == "on time" and window.end == value.end
 
     def simply(self, context: Context, window: Window, value: Any, timestamp: int) -> None:
         """The same for a window that is open, when nothing depends on the number of its records."""

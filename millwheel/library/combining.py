@@ -1,7 +1,8 @@
 """A combiner gathers the records of one hot key under several keys first.  Only their sums meet under the key itself.
 
-Lives here: how an aggregation becomes two.  Invariants: the panes at the watermark are those without a combiner.  The second
-of the two has the state that the only one without it has, so a combiner may come and go
+Lives here: how an aggregation becomes two.  Invariants: the panes at the watermark are those without a combiner, but for
+their number.  With early panes that discard, the pane at the watermark holds what none of these has held.  The second of
+the two has the state that the only one without it has, so a combiner may come and go
 (docs/adr/0048-a-combiner-of-the-library-comes-and-goes.md).
 """
 

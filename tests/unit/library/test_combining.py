@@ -113,7 +113,37 @@ def test_early_panes_come_with_whatever_a_shard_gives() -> None:
         send(stepper, "ann", points, 1)
     assert found(stepper) == [("ann", 0, 10, 3, "early")]
     stepper.finish()
-    assert found(stepper, 1) == [("ann", 0, 10, 6, "early"), ("ann", 0, 10, 6, "on time")]
+    assert found(stepper, 1) == [("ann", 0, 10, 6, "on time")]
+
+
+def test_a_pane_at_the_watermark_that_discards_has_what_no_early_one_had() -> None:
+    trigger = AtWatermark(early=EveryRecords(2))
+    combiner = Combiner(2, by=lambda score: score.points % 2 * 4)
+    stepper = Stepper(windowed(Fixed(seconds=10), trigger=trigger, panes="discarding", combiner=combiner, name="hot"))
+    for points in (1, 10, 3, 20, 5, 30, 40, 7, 9):
+        send(stepper, "ann", points, 1)
+    stepper.finish()
+    early = [("ann", 0, 10, points, "early") for points in (4, 30, 70, 12)]
+    assert found(stepper) == [*early, ("ann", 0, 10, 9, "on time")]
+
+
+def test_of_sliding_windows_only_the_last_slice_has_what_waits_for_the_end() -> None:
+    trigger = AtWatermark(early=EveryRecords(100))
+    windows = Sliding(seconds=10, every=seconds(5))
+    stepper = Stepper(windowed(windows, trigger=trigger, panes="discarding", combiner=Combiner(2), name="hot"))
+    for points, second in ((1, 2), (2, 7), (4, 12)):
+        send(stepper, "ann", points, second)
+        stepper.advance_watermark((second + 4) * SECOND)
+    stepper.finish()
+    assert sorted(found(stepper), key=lambda pane: pane[1]) == [
+        ("ann", -5, 5, 1, "on time"),
+        ("ann", 0, 10, 1, "early"),
+        ("ann", 0, 10, 2, "on time"),
+        ("ann", 5, 15, 2, "early"),
+        ("ann", 5, 15, 4, "on time"),
+        ("ann", 10, 20, 4, "early"),
+        ("ann", 10, 20, 0, "on time"),
+    ]
 
 
 @pytest.mark.parametrize("windows", WINDOWS)

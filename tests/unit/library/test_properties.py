@@ -238,6 +238,35 @@ def test_a_combiner_changes_neither_panes_at_the_watermark_nor_what_is_dropped(
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("name", ["fixed", "shifted", "sliding", "uneven"])
+@settings(max_examples=examples(6))
+@given(ROWS, CUTS, LAGS, st.sampled_from(TRIGGERS[1:4]), st.sampled_from([0, 3, DISORDER]), st.integers(1, 3))
+def test_early_panes_of_a_combiner_leave_the_rest_to_the_pane_at_the_watermark(
+    name: str, rows: list[Row], cuts: list[int], lags: list[int], trigger: Trigger, lateness: int, shards: int
+) -> None:
+    """Those that discard hold each record once.  With all records in one shard they are those without a combiner."""
+    combiner = Combiner(3, by=lambda score: score.points % shards)
+    for kind in ("accumulating", "discarding"):
+        found: list[dict[tuple[str, Window], list[Pane[list[int]]]]] = []
+        both: list[dict[str, Any]] = [{}, {"combiner": combiner, "name": "panes.collect"}]
+        for more in both:
+            run = Run(WINDOWS[name], trigger=trigger, lateness=seconds(lateness), panes=kind, **more)
+            run.feed(rows, cuts, [0, *lags])
+            found.append(run.panes())
+        if shards == 1 and not isinstance(WINDOWS[name], Sliding):
+            assert found[1] == found[0]
+        parts = [
+            {
+                place: [[p.value for p in of if p.timing == "on time"], [p.value for p in of][-1:]]
+                if kind == "accumulating"
+                else sorted(second for pane in of for second in pane.value)
+                for place, of in run.items()
+            }
+            for run in found
+        ]
+        assert parts[1] == parts[0]
+
+
 class Noted(Run):
     """It notes the times of rows that were not late when they came, by key and window."""
 
