@@ -79,21 +79,23 @@ def combined(
     combiner: Combiner,
 ) -> Chain[Pane[R]]:
     """`whole` in two steps, `name`.parts and `name`; an early pane then comes with what each shard has gathered."""
-    if not isinstance(windows, Aligned):
-        raise WiringError(
-            "such windows cannot have a combiner: where one ends, only all records of the key together say"
-        )
-    if not firing.on_time:
-        raise WiringError("a combiner needs the trigger AtWatermark: a shard cannot know what the others have gathered")
-    if firing.holds:
-        raise WiringError(
-            "panes of an aggregation with a combiner have the last instant of their window as their event time: leave out "
-            "time=, or the combiner"
-        )
     if name is None:
         raise WiringError(
             "an aggregation with a combiner is two steps: give it name=...; one that has run without a name and a combiner "
             "is called by the stream in which it ends and what it does, for example name='panes.count'"
+        )
+    if not isinstance(windows, Aligned):
+        raise WiringError(
+            f"{name!r} cannot have a combiner: where such a window ends, only all records of the key together say"
+        )
+    if not firing.on_time:
+        raise WiringError(
+            f"{name!r} has a combiner, which needs the trigger AtWatermark: a shard cannot know what the others have gathered"
+        )
+    if firing.holds:
+        raise WiringError(
+            f"{name!r} has a combiner, so its panes have the last instant of their window as their event time: leave out "
+            "time=, or the combiner"
         )
     parts: Aggregation[Any, A, bytes] = _parts(whole)
     shards = f"{combiner.shards} shards"

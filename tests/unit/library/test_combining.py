@@ -170,7 +170,7 @@ def test_the_second_step_has_the_state_of_the_only_one(windows: Any, aggregation
     ],
 )
 def test_what_a_combiner_cannot_do_is_refused(windows: Any, settings: dict[str, Any]) -> None:
-    with pytest.raises(WiringError):
+    with pytest.raises(WiringError, match="'hot'" if "name" in settings else r"give it name=\.\.\."):
         windowed(windows, **settings)
     with pytest.raises(WiringError):
         Combiner(1)
@@ -179,6 +179,6 @@ def test_what_a_combiner_cannot_do_is_refused(windows: Any, settings: dict[str, 
 @pytest.mark.parametrize("windows", [Fixed(seconds=3), Sliding(seconds=4, every=seconds(2))])
 @pytest.mark.parametrize("time", ["earliest", "latest", lambda time: time])
 def test_another_time_than_the_end_is_refused_with_a_combiner(windows: Any, time: Any) -> None:
-    with pytest.raises(WiringError, match=r"leave out time=, or the combiner"):
+    with pytest.raises(WiringError, match=r"'hot' has a combiner.* leave out time=, or the combiner"):
         windowed(windows, combiner=Combiner(2), name="hot", time=time)
     windowed(windows, combiner=Combiner(2), name="hot", time="end")
