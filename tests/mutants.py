@@ -59,6 +59,7 @@ from tests.planted import recut as recut
 from tests.planted import refused_rows as refused_rows
 from tests.planted import regrouped as regrouped
 from tests.planted import replies as replies
+from tests.planted import seen as seen
 from tests.planted import senders as senders
 from tests.planted import superseded as superseded
 from tests.planted import timers as timers

@@ -35,6 +35,7 @@ from millwheel import (
 )
 from millwheel.model import MAX_TIME
 from millwheel.testing.checks.cuts import CutStore
+from millwheel.testing.checks.ending import check_accounts
 from millwheel.testing.faults.nemesis import Faults, Nemesis, Seeded
 from millwheel.testing.kit.scripted import Script, ScriptedSource
 from millwheel.testing.world.kernel import Kernel, Violation
@@ -272,6 +273,7 @@ class Stage:
             fail("I8: a window is open at the end")
         if inner.log or any(inner.folded.delivered.values()) or any(inner.folded.productions.values()):
             fail("I15: something is not folded at the end")
+        check_accounts(self.store)
         if {inner.watermark[name] for name in self.graph.computations} != {MAX_TIME}:
             fail("I22: a watermark that was reached is not stored at the end")
 

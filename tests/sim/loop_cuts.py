@@ -17,6 +17,7 @@ from millwheel.bundles import decode_checkpoint
 from millwheel.graph import Graph
 from millwheel.model import MAX_TIME, SECOND
 from millwheel.testing.checks.cuts import CutStore, visible
+from millwheel.testing.checks.ending import check_accounts
 from millwheel.testing.faults.nemesis import Nemesis, Seeded
 from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel.testing.world.simulator import Simulation
@@ -132,6 +133,7 @@ def run_loop(simulation: Runs, workload: Hops, store: CutStore) -> Kernel:
     check_hops(workload, inner.key_state)
     if inner.log or any(folded.delivered.values()) or any(any(c.values()) for c in folded.productions.values()):
         store.truth.fail("I15: something is not folded at the end")
+    check_accounts(store)
     if {inner.watermark[name] for name in store.truth.graph.computations} != {MAX_TIME}:
         store.truth.fail("I22: a watermark that was reached is not stored at the end")
     return kernel

@@ -1,4 +1,4 @@
-"""What the owner of an interval has done, by the calls of its hooks: a second account beside its checkpoints (I4, I8, I9).
+"""What the owner of an interval has done, by the calls of its hooks: a second account (I4, I8, I9, I17).
 
 Lives here: `Owned`, told of each call that a hook makes and of each invocation that returns, and what of that a checkpoint
 must hold.  Never here: what is durable (`truth`), or what the core believes of any of it.  Invariants:
@@ -7,12 +7,13 @@ must hold.  Never here: what is durable (`truth`), or what the core believes of 
   and the sink rows that they wrote;
 * an invocation without a checkpoint has changed nothing;
 * a hook sees the state and the hold that the hooks before it left;
+* a hook has a record that comes after those which hooks of its key had from its producer, under whichever owner;
 * a hook sees no earlier watermark than hooks of its key whose effects are durable, under whichever owner they ran.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,13 +21,16 @@ import msgspec
 from millwheel import limits
 from millwheel.bundles import Checkpoint
 from millwheel.core.interval.arrivals import Item
-from millwheel.ids import IntervalId, Seq, Sequencer
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.model import EXPIRY_KIND, MIN_TIME
 from millwheel.testing.checks.truth import Durable
-from millwheel.work import QUARANTINE_HOLD, Cause, InvocationOutcome, TimerCause, Work
+from millwheel.work import QUARANTINE_HOLD, Cause, InvocationOutcome, RecordCause, TimerCause, Work
 
 Cells = dict[tuple[str, str], bytes]
 """(cell, entry) to bytes, of one key."""
+
+Line = tuple[str, SubscriptionId, ProducerId]
+"""What one producer sends to one key on one subscription."""
 
 Fail = Callable[[str, str], Any]
 """Told what is wrong, and with which key."""
@@ -46,6 +50,10 @@ class Ran(msgspec.Struct, eq=False):
     keys: tuple[str, ...]
     watermark: int
     """Input watermark that the hooks of these keys have seen, us."""
+    label: int
+    """The last barrier that its interval had passed; 0 without snapshots."""
+    newest: dict[Line, SequenceNumber]
+    """The newest records that these hooks had, without those that were redriven."""
 
 
 class Owned(msgspec.Struct, eq=False):
@@ -66,6 +74,12 @@ class Owned(msgspec.Struct, eq=False):
     seen: dict[str, bool] = {}
     unchanged: dict[str, tuple[dict[tuple[str, str], int], int | None]] = {}
     """Timers and hold of the keys of the invocation that runs, as they were before it."""
+    ordered: bool = True
+    """Copies of records do not run."""
+    newest: dict[Line, SequenceNumber] = {}
+    """The newest records that hooks of this owner had."""
+    running: list[RecordCause] = []
+    """Records that the invocation which runs has had, in order, without those that were redriven."""
     turns: dict[Seq, Ran] = {}
     """Of invocations that are not durable, by the seq of their checkpoint."""
     again: dict[tuple[str, str], tuple[str, int, int]] = {}
@@ -96,6 +110,7 @@ class Owned(msgspec.Struct, eq=False):
             self.timers[key] = timers
             _put(self.holds, key, hold)
         self.touched.clear()
+        self.running.clear()
 
     def view(self, work: Work, fail: Fail) -> None:
         """Hooks are about to see what `work` has of their keys."""
@@ -124,8 +139,10 @@ class Owned(msgspec.Struct, eq=False):
                     f"I8: a hook of {key!r} sees the hold {work.holds.get(key)}, and {self.holds.get(key)} is set", key
                 )
 
-    def returned(self, key: str, calls: Mapping[Any, int | None], cause: Cause) -> None:
+    def returned(self, key: str, calls: Mapping[Any, int | None], cause: Cause, redriven: bool = False) -> None:
         """A hook of `key` has returned.  `calls` are those that set and cancel timers, (kind, tag), and its hold, None."""
+        if self.ordered and isinstance(cause, RecordCause) and not redriven:
+            self.running.append(cause)
         pending = self.timers.setdefault(key, {})
         self.touched[key] = None
         if isinstance(cause, TimerCause) and pending.get((cause.kind, cause.tag)) == cause.timestamp:
@@ -136,8 +153,11 @@ class Owned(msgspec.Struct, eq=False):
             else:
                 _put(pending, name, setting)
 
-    def finish(self, seq: Seq, work: Work, outcome: InvocationOutcome) -> None:
-        """The invocation is over, and its checkpoint will be `seq`."""
+    def finish(self, seq: Seq, work: Work, outcome: InvocationOutcome, label: int, fail: Fail | None) -> None:
+        """The invocation is over, and its checkpoint will be `seq`; under snapshots it is of the epoch after `label`.
+
+        A zombie, which has no `fail`, may have records that its successor has had.
+        """
         self.touched.update((timer.key, None) for timer in work.timers)
         for element in outcome.quarantined:
             if element.is_timer:
@@ -145,15 +165,27 @@ class Owned(msgspec.Struct, eq=False):
         writes = {(key, cell, entry): value for key, cell, entry, value in _written(outcome)}
         for (key, cell, entry), value in writes.items():
             _put(self.state.setdefault(key, {}), (cell, entry), value)
-        newest = newest_times(work)
+        newest, lines = newest_times(work), self._in_order(fail)
         self.turns[seq] = Ran(
             {key: dict(self.timers.get(key, {})) for key in self.touched},
             {key: self.holds.get(key) for key in self.touched},
             writes, len(outcome.sinks), self.seen,
             {key: max(work.watermark, newest.get(key, work.watermark)) for key, _, _ in writes},
-            tuple(keys_of(work)), work.watermark,
+            tuple(keys_of(work)), work.watermark, label, lines,
         )  # fmt: skip
         self.touched, self.seen = {}, {}
+
+    def _in_order(self, fail: Fail | None) -> dict[Line, SequenceNumber]:
+        """The records of the invocation come after those before, also those of earlier owners that are durable (I17)."""
+        found: dict[Line, SequenceNumber] = {}
+        for key, subscription, producer, sequence in self.running:
+            line = (key, subscription, producer)
+            last = max(self.newest.get(line, -1), self.durable.newest.get(line, -1))
+            if sequence <= last and fail is not None:
+                fail(f"I17: {sequence} of producer {producer} runs for {key!r} on {subscription} after {last}", key)
+            found[line] = self.newest[line] = sequence
+        self.running.clear()
+        return found
 
     def _rests(self, key: str, name: tuple[str, str], at: int) -> None:
         """A timer went into the quarantine of its key."""
@@ -185,9 +217,37 @@ class Owned(msgspec.Struct, eq=False):
             fail(f"I4: #{seq} of interval {self.interval} is not what its hooks wrote", "")
         if turn is not None:
             self._compare(seq, turn, fail)
-            for key in turn.keys:
-                self.durable.reached[key] = max(turn.watermark, self.durable.reached.get(key, MIN_TIME))
+            self._reach(turn)
         return turn
+
+    def declared(self, epoch: int, images: Sequence[Checkpoint], fail: Fail) -> None:
+        """An epoch is durable, and of this owner it has `images`: they are what hooks did before its barrier, and no more."""
+        mine = [seq for seq, turn in self.turns.items() if turn.label < epoch]
+        timers: dict[str, dict[tuple[str, str], int]] = {}
+        holds: dict[str, int | None] = {}
+        writes: dict[tuple[str, str, str], bytes | None] = {}
+        sinks = 0
+        for turn in [self.turns.pop(seq) for seq in mine]:
+            timers.update(turn.timers)
+            holds.update(turn.holds)
+            writes.update(turn.writes)
+            sinks += turn.sinks
+            self._reach(turn)
+        for entry in [entry for image in images for entry in image.quarantined if entry.is_timer]:
+            name = (entry.kind, entry.tag)
+            self._rests(entry.key, name, entry.timestamp)
+            if timers.get(entry.key, {}).get(name) == entry.timestamp:
+                del timers[entry.key][name]
+        stored = {(key, cell, entry): value for image in images for key, cell, entry, value in image.state.rows()}
+        if stored != writes or sum(len(image.sinks) for image in images) != sinks:
+            fail(f"I4: the part of interval {self.interval} in epoch {epoch} is not what its hooks wrote", "")
+        self._compare_keys(f"epoch {epoch}", timers, holds, fail)
+
+    def _reach(self, turn: Ran) -> None:
+        """What these hooks did is durable: hooks after them see no earlier watermark (I9), and no earlier record (I17)."""
+        for key in turn.keys:
+            self.durable.reached[key] = max(turn.watermark, self.durable.reached.get(key, MIN_TIME))
+        self.durable.newest.update(turn.newest)
 
     def forgets(self, key: str, fail: Fail) -> None:
         """A checkpoint has become durable that drops `key`: hooks that run after it see nothing of it."""
@@ -202,20 +262,27 @@ class Owned(msgspec.Struct, eq=False):
         self.before(Seq(max(self.turns, default=0) + 1), fail)
 
     def _compare(self, seq: Seq, turn: Ran, fail: Fail) -> None:
-        for key, timers in turn.timers.items():
+        self._compare_keys(f"#{seq}", turn.timers, turn.holds, fail)
+
+    def _compare_keys(
+        self, where: str, left: Mapping[str, Mapping[Any, int]], holds: Mapping[str, int | None], fail: Fail
+    ) -> None:
+        for key, timers in left.items():
             stored = self.durable.timers.get(key, {})
             found = {name: at for name, at in stored.items() if name[0] != EXPIRY_KIND}
             if found != timers:
-                fail(f"I8: hooks left {key!r} the timers {timers} in #{seq}, and durable are {found}", key)
-        for key, hold in turn.holds.items():
+                fail(f"I8: hooks left {key!r} the timers {timers} in {where}, and durable are {found}", key)
+        for key, hold in holds.items():
             if self.durable.holds.get(key) != hold:
                 fail(
-                    f"I4: hooks left {key!r} the hold {hold} in #{seq}, and durable is {self.durable.holds.get(key)}",
+                    f"I4: hooks left {key!r} the hold {hold} in {where}, and durable is {self.durable.holds.get(key)}",
                     key,
                 )
 
 
-def owned_of(interval: IntervalId, sequencer: Sequencer, durable: Durable, low: str, high: str | None) -> Owned:
+def owned_of(
+    interval: IntervalId, sequencer: Sequencer, durable: Durable, low: str, high: str | None, ordered: bool
+) -> Owned:
     """The account of a new owner of the keys from `low` to before `high`, which begins with what is durable."""
 
     def mine(key: str) -> bool:
@@ -227,7 +294,8 @@ def owned_of(interval: IntervalId, sequencer: Sequencer, durable: Durable, low: 
         if mine(key)
     }
     holds = {key: at for key, at in durable.holds.items() if mine(key) and not key.endswith(QUARANTINE_HOLD)}
-    return Owned(interval, sequencer, durable, {key: kept for key, kept in timers.items() if kept}, holds)
+    pending = {key: kept for key, kept in timers.items() if kept}
+    return Owned(interval, sequencer, durable, pending, holds, ordered=ordered)
 
 
 def keys_of(work: Work) -> Iterable[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from millwheel.bundles import KeyRows, LogWrite, RecoveredInterval, decode_checkpoint
+from millwheel.bundles import Checkpoint, KeyRows, LogWrite, RecoveredInterval, decode_checkpoint
 from millwheel.errors import RowRefused
 from millwheel.graph import Graph
 from millwheel.host.alphabet import RunHooks
@@ -19,6 +19,7 @@ from millwheel.host.requests import StoreCall
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Declaration, FoldWrite, PositionWrite, WatermarkWrite
+from millwheel.testing.checks.folded_tables import check_given
 from millwheel.testing.checks.truth import apply_keys
 from millwheel.testing.checks.watched import WatchedStore
 from millwheel.testing.checks.wire import Wire
@@ -61,12 +62,15 @@ class CutStore(WatchedStore):
         self._declared = 0
 
     async def recover(self, interval: IntervalId, sequencer: Sequencer) -> RecoveredInterval | None:
-        """See `Store`; what is visible stays as it was (I23)."""
+        """See `Store`; what is visible stays as it was (I23), and a new owner begins with what is declared (I22)."""
         recovered = await self.inner.recover(interval, sequencer)
         if recovered is not None and self.truth.owner[interval] != sequencer:
             self.truth.fail(f"I5: interval {interval} recovered under the stale sequencer {sequencer}")
         self.check_requests()
         self._compare("a recovery")
+        if recovered is not None:
+            row = self.inner.intervals[interval]
+            check_given(self.truth.durable[row.computation], row, recovered, self.truth.fail)
         return recovered
 
     async def load(self, interval: IntervalId, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
@@ -128,6 +132,7 @@ class CutStore(WatchedStore):
         kernel = self.truth.kernel
         kernel.trace(f"epoch {declaration.epoch} is declared")
         kernel.probes["epoch declared"] += 1
+        parts: dict[tuple[IntervalId, Sequencer], list[Checkpoint]] = {}
         for place, write in sorted(self.inner.log.items()):
             if write.epoch == declaration.epoch:
                 if declaration.owners.get(place[0]) != place[1]:
@@ -137,6 +142,10 @@ class CutStore(WatchedStore):
                 image = decode_checkpoint(write.payload)
                 apply_keys(self.truth.durable[self.truth.computation[place[0]]], image)
                 self.truth.apply_line(self.truth.computation[place[0]], image)
+                parts.setdefault((place[0], place[1]), []).append(image)
+        for owner in declaration.owners.items():
+            if owner in self.owned:
+                self.owned[owner].declared(declaration.epoch, parts.get(owner, []), self.truth.fail)
         for position in declaration.positions:
             _, producer = self._sources[position.interval]
             bound = MAX_TIME if position.finished else position.position

@@ -19,9 +19,7 @@ from millwheel_storage.memory import MemoryStore
 def check_end(watched: WatchedStore) -> None:
     """After an orderly end: nothing is pending, the folded tables say what the checkpoints said (I2, I4, I15)."""
     truth, store = watched.truth, watched.inner
-    for interval, sequencer in truth.owner.items():
-        if (interval, sequencer) in watched.owned:
-            watched.owned[interval, sequencer].end(truth.fail)
+    check_accounts(watched)
     for (subscription, producer), rows in truth.pending.items():
         if rows:
             name = truth.subscriptions[subscription].name
@@ -44,7 +42,15 @@ def check_end(watched: WatchedStore) -> None:
         retired = sorted(producer for _, producer in frontiers if producer not in current)
         if retired and truth.graph.computations[truth.computation[interval]].settings.exactly_once:
             truth.fail(f"I15: interval {interval} keeps frontiers of producers {retired}, which are retired")
-    _check_tables(truth, store)
+
+
+def check_accounts(watched: WatchedStore) -> None:
+    """Whatever hooks did is durable, and the folded tables say it (I4, I8)."""
+    truth = watched.truth
+    for owner in truth.owner.items():
+        if owner in watched.owned:
+            watched.owned[owner].end(truth.fail)
+    _check_tables(truth, watched.inner)
 
 
 def check_forgotten(truth: Truth, worker: WorkerHost, open_: Mapping[IntervalId, object]) -> None:

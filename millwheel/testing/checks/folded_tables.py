@@ -131,29 +131,12 @@ class FoldedTables:
     def recovered(self, row: IntervalRow, answer: RecoveredInterval) -> None:
         """An owner begins with this."""
         keys = self.keys[row.computation]
-
-        def mine(key: str) -> bool:
-            return row.low <= key and (row.high is None or key < row.high)
-
         stored = {(b.subscription, b.producer, n) for b in answer.productions for n in b.sequences}
         wanted = {(*channel, n) for channel, rows in self._produced.get(row.id, {}).items() for n in rows}
         if stored != wanted:
             wrong = sorted(stored ^ wanted)[:9]
             self._fail(f"I2: the owner of interval {row.id} is given productions {wrong} too many or few")
-        holds = dict(zip(answer.holds.keys, answer.holds.timestamps, strict=True))
-        if holds != {key: at for key, at in keys.holds.items() if mine(key)}:
-            self._fail(f"I4: the owner of interval {row.id} is given the holds {holds}")
-        if [*answer.quarantined] != sorted(key for key, line in keys.fifo.items() if line and mine(key)):
-            self._fail(f"I4: the owner of interval {row.id} is given the quarantines {answer.quarantined}")
-        timers = answer.timers
-        given = {*zip(timers.kinds, timers.timestamps, timers.keys, timers.tags, strict=True)}
-        wanted_timers = {
-            (kind, at, key, tag) for key, all_ in keys.timers.items() if mine(key) for (kind, tag), at in all_.items()
-        }
-        missing = {timer for timer in wanted_timers - given if timer[0] not in answer.more_timers}
-        if missing or not given <= wanted_timers:
-            found = sorted(missing or given - wanted_timers)[:3]
-            self._fail(f"I8: the owner of interval {row.id} is given timers without, or with, {found}")
+        check_given(keys, row, answer, self._fail)
 
     def lines(self, name: str, keys: Sequence[str], limit: int, entries: Sequence[QuarantineEntry]) -> None:
         """Quarantines were read, `limit` elements of them at most."""
@@ -173,6 +156,28 @@ class FoldedTables:
                 wanted = {place: value for place, value in wanted.items() if place in cells}
             if cells != wanted:
                 self._fail(f"I4: of {key!r} in {row.computation} {cells} is read, and {wanted} was folded")
+
+
+def check_given(keys: Durable, row: IntervalRow, answer: RecoveredInterval, fail: Fail) -> None:
+    """A new owner is given the holds, the quarantines and the timers that are durable."""
+
+    def mine(key: str) -> bool:
+        return row.low <= key and (row.high is None or key < row.high)
+
+    holds = dict(zip(answer.holds.keys, answer.holds.timestamps, strict=True))
+    if holds != {key: at for key, at in keys.holds.items() if mine(key)}:
+        fail(f"I4: the owner of interval {row.id} is given the holds {holds}")
+    if [*answer.quarantined] != sorted(key for key, line in keys.fifo.items() if line and mine(key)):
+        fail(f"I4: the owner of interval {row.id} is given the quarantines {answer.quarantined}")
+    timers = answer.timers
+    given = {*zip(timers.kinds, timers.timestamps, timers.keys, timers.tags, strict=True)}
+    wanted_timers = {
+        (kind, at, key, tag) for key, all_ in keys.timers.items() if mine(key) for (kind, tag), at in all_.items()
+    }
+    missing = {timer for timer in wanted_timers - given if timer[0] not in answer.more_timers}
+    if missing or not given <= wanted_timers:
+        found = sorted(missing or given - wanted_timers)[:3]
+        fail(f"I8: the owner of interval {row.id} is given timers without, or with, {found}")
 
 
 def _apply_fifo(keys: Durable, image: Checkpoint) -> None:

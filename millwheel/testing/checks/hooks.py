@@ -12,6 +12,7 @@ here: what is durable (`truth`), or what the core believes is pending.  Invarian
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from functools import partial
 from typing import Any, Final
 
 from millwheel import limits
@@ -20,7 +21,7 @@ from millwheel.api.frame import Frame
 from millwheel.bundles import QuarantineEntry
 from millwheel.errors import InvariantError
 from millwheel.host.alphabet import RunHooks
-from millwheel.model import TIMER_KINDS, Timer, TimerKind
+from millwheel.model import TIMER_KINDS, Record, Timer, TimerKind
 from millwheel.runtime.executor import Executor
 from millwheel.runtime.usercode import UserCode
 from millwheel.testing.checks.accounts import Owned
@@ -106,6 +107,23 @@ class WatchedExecutor(Executor):
         if not isinstance(self._frame, WatchedFrame):
             raise InvariantError("self._frame is no WatchedFrame")
         self._frame.watch = self._returned
+        self._redriving = False
+        self._given: Work | None = None
+        """What runs."""
+        self._breach = ""
+        """What a hook has seen amiss; raised in it, user code could catch it."""
+        self.computation.__dict__["ProcessRecord"] = partial(self._process_record, self.computation.ProcessRecord)
+
+    def _process_record(self, hook: Callable[[Context, Any], object], context: Context, record: Record[Any]) -> object:
+        """User code sees the watermark that its interval has, and late is what is older (I9, I11)."""
+        work = self._given
+        seen = (context.watermark, context.wall_time)
+        if work is None or seen != (work.watermark, work.wall_time):
+            self._breach = f"I9: a hook of {record.key!r} sees another time than its interval has: {seen}"
+        if record.late != (record.timestamp < context.watermark):
+            late = "late" if record.late else "in time"
+            self._breach = f"I11: a record of {record.timestamp} is {late} at {context.watermark} for {record.key!r}"
+        return hook(context, record)
 
     def begin(self, process: int, truth: Truth, restored: Container[tuple[str, str]], owned: Owned) -> None:
         """The next invocation is one of `owned`; `restored` are (key, tag) of timers that were there at a start."""
@@ -114,7 +132,10 @@ class WatchedExecutor(Executor):
 
     def run(self, work: Work) -> InvocationOutcome:
         """See `Executor`."""
+        self._given = work
         outcome = super().run(work)
+        if self._breach:
+            self._truth.fail(self._breach)
         self._kernel.probes["timer fired in the invocation that set it"] += max(0, outcome.chained)
         self._kernel.probes["due timer went back to the queue"] += outcome.chained < 0
         return outcome
@@ -139,7 +160,11 @@ class WatchedExecutor(Executor):
     def _redrive(self, entry: QuarantineEntry, work: Work, outcome: InvocationOutcome) -> None:
         for kind in TIMER_KINDS:
             self._owned.again.pop((entry.key, kind), None)
-        super()._redrive(entry, work, outcome)
+        self._redriving = True
+        try:
+            super()._redrive(entry, work, outcome)
+        finally:
+            self._redriving = False
 
     def _has_come(self, it: Timer | QuarantineEntry, work: Work) -> None:
         time = work.watermark if it.kind == "watermark" else work.wall_time
@@ -175,7 +200,7 @@ class WatchedExecutor(Executor):
             )
 
     def _returned(self, key: str, calls: Calls, cause: Cause) -> None:
-        self._owned.returned(key, calls, cause)
+        self._owned.returned(key, calls, cause, self._redriving)
 
 
 class WatchedUserCode(UserCode):

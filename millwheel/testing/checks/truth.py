@@ -41,6 +41,8 @@ class Durable(msgspec.Struct):
     """key to its quarantine, in order."""
     reached: dict[str, int] = {}
     """key to the highest input watermark that hooks have seen whose effects are durable, us."""
+    newest: dict[tuple[str, SubscriptionId, ProducerId], SequenceNumber] = {}
+    """(key, subscription, producer) to the newest record that hooks had whose effects are durable, without redriven ones."""
     bounds: frozenset[str] = frozenset()
     """What bounds the input of the computation, in the version of the pipeline that ran last."""
 

@@ -226,7 +226,8 @@ class CodeBody(Body):
             kernel.probes["hook waited for state"] += 1
         else:
             kernel.probes["late record"] += outcome.late
-            owned.finish(Seq(self._core(wanted).newest_seq + 1), wanted.work, outcome)
+            core = self._core(wanted)
+            owned.finish(Seq(core.newest_seq + 1), wanted.work, outcome, core.label, truth.fail if current else None)
             self.world.store.wire.saw_run(wanted, outcome, self.number)
         self.give(host, he.Returned(wanted.interval, wanted.sequencer, outcome, 0))
 
@@ -253,7 +254,8 @@ class CodeBody(Body):
             config = self._core(wanted).config
             durable = store.truth.durable[wanted.computation]
             durable.bounded_by(self.worker.routes.bounds()[wanted.computation])
-            owned = store.owned[place] = owned_of(*place, durable, config.low, config.high)
+            ordered = config.settings.exactly_once
+            owned = store.owned[place] = owned_of(*place, durable, config.low, config.high, ordered)
             self._restored.update((key, tag) for key, settings in owned.timers.items() for _, tag in settings)
         return store.owned[place]
 
