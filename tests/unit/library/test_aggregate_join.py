@@ -113,7 +113,7 @@ def inputs() -> tuple[list[Row], dict[str, Any]]:
 def test_faults_change_nothing(seed: int) -> None:
     rows, given_ = inputs()
     within = SPANS[seed % 3]
-    outcome = simulate(gathering(within, "left"), given_, seed=seed, faults=Faults(crash=0.004))
+    outcome = simulate(gathering(within, "left"), given_, seed=seed, faults=Faults(crash=0.01))
     assert outcome.faults
     assert found(outcome) == nested_loop(rows, within, "left")
     assert state_left(outcome, ["matches.join"]) == {}
