@@ -37,6 +37,7 @@ from tests.planted import checkpoints as checkpoints
 from tests.planted import cluster_cuts as cluster_cuts
 from tests.planted import clusters as clusters
 from tests.planted import counted as counted
+from tests.planted import cut_redrives as cut_redrives
 from tests.planted import cuts as cuts
 from tests.planted import deaths as deaths
 from tests.planted import deliveries as deliveries

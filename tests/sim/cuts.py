@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from unittest.mock import patch
 
@@ -159,7 +159,8 @@ class Stage:
             }
 
         self.pipeline.add(Split, [subscribe(said, lambda line: line.who)], [words], **settings("p1", "p2"))
-        self.pipeline.add(Count, [subscribe(words, lambda word: word.text)], **settings("is", "or"))
+        by_word = [subscribe(words, lambda word: word.text)]
+        self.pipeline.add(self.counting(), by_word, name="Count", **settings("is", "or"))
         by_speaker = [subscribe(said, lambda line: line.who), subscribe(words, lambda word: word.who)]
         self.pipeline.add(Meet, by_speaker, **settings("p2"))
         self.pipeline.add(Window, [subscribe(words, lambda word: word.text)], **settings("not"))
@@ -167,6 +168,10 @@ class Stage:
         self.store: CutStore
         self.refused = ""
         """A word whose sink rows the database refuses: its windows are in quarantine, with what follows."""
+
+    def counting(self) -> Callable[[], Computation[Word]]:
+        """What makes a `Count`."""
+        return Count
 
     def constraint(self, table: str, row: Mapping[str, Any]) -> str | None:
         """What the database says to a sink row."""
@@ -207,26 +212,31 @@ class Stage:
         """What can be seen is what the rows before the positions make, each once."""
         fail, lines = self.store.truth.fail, [*self.before()]
         spoken = Counter(line.who for line in lines)
-        if {who: cells["lines", ""] for who, cells in self._cells("Split").items()} != spoken:
+        if {who: cells["lines", ""] for who, cells in self.cells("Split").items()} != spoken:
             fail("I22: the lines that Split has are not those before the positions")
-        seen = Counter((text, line.who, line.place) for line in lines for text in line.words)
-        found = {
-            (text, *entry.split(".")): number
-            for text, cells in self._cells("Count").items()
-            for (cell, entry), number in cells.items()
-            if cell == "seen" and entry
-        }
-        if found != {(text, who, str(place)): number for (text, who, place), number in seen.items()}:
-            fail("I22: the words that Count has are not those of the lines before the positions")
-        if any(("disorder", "") in cells for cells in self._cells("Count").values()):
-            fail("I17: words of a speaker came out of order")
+        self.check_count(lines)
         places = (("lines", ""), ("words", ""))
-        meeting = {who: tuple(cells.get(p, 0) for p in places) for who, cells in self._cells("Meet").items()}
+        meeting = {who: tuple(cells.get(p, 0) for p in places) for who, cells in self.cells("Meet").items()}
         numbers = Counter(line.who for line in lines for _ in line.words)
         if meeting != {who: (number, numbers[who]) for who, number in spoken.items()}:
             fail("I22: what meets in Meet is not one cut")
         self._check_windows(lines)
         self.store.check_watermarks()
+
+    def check_count(self, lines: list[Said]) -> None:
+        """What `Count` has is what these lines make."""
+        fail = self.store.truth.fail
+        seen = Counter((text, line.who, line.place) for line in lines for text in line.words)
+        found = {
+            (text, *entry.split(".")): number
+            for text, cells in self.cells("Count").items()
+            for (cell, entry), number in cells.items()
+            if cell == "seen" and entry
+        }
+        if found != {(text, who, str(place)): number for (text, who, place), number in seen.items()}:
+            fail("I22: the words that Count has are not those of the lines before the positions")
+        if any(("disorder", "") in cells for cells in self.cells("Count").values()):
+            fail("I17: words of a speaker came out of order")
 
     def _check_windows(self, lines: list[Said]) -> None:
         fail, windows = self.store.truth.fail, Counter[tuple[str, int]]()
@@ -235,7 +245,7 @@ class Stage:
             windows.update((text, window) for text in line.words)
         fired: dict[tuple[str, int], int] = {}
         open_ = Counter[tuple[str, int]]()
-        for word, cells in self._cells("Window").items():
+        for word, cells in self.cells("Window").items():
             for (cell, entry), number in cells.items():
                 if cell == "late":
                     fail("I11: a word is late, and its source keeps its promise")
@@ -256,7 +266,8 @@ class Stage:
         if open_ + Counter(rows) != windows:
             fail("I22: the words in windows are not those of the lines before the positions")
 
-    def _cells(self, computation: str) -> dict[str, dict[tuple[str, str], int]]:
+    def cells(self, computation: str) -> dict[str, dict[tuple[str, str], int]]:
+        """The declared state of a computation, by key."""
         state = self.store.truth.durable[computation].state
         return {
             key: {place: msgspec.json.decode(value) for place, value in cells.items()} for key, cells in state.items()
@@ -268,7 +279,7 @@ class Stage:
         if any(not position.finished for position in inner.sources.values()) or len(inner.sources) != len(self.scripts):
             fail("I2: a partition is not finished at the end")
         self.check_cut()
-        windows = [cells for word, cells in self._cells("Window").items() if word != self.refused]
+        windows = [cells for word, cells in self.cells("Window").items() if word != self.refused]
         if any(cell == "open" and entry for cells in windows for cell, entry in cells):
             fail("I8: a window is open at the end")
         if inner.log or any(inner.folded.delivered.values()) or any(inner.folded.productions.values()):
@@ -278,7 +289,13 @@ class Stage:
             fail("I22: a watermark that was reached is not stored at the end")
 
 
-def run_stage(stage: Stage, kernel: Kernel, nemesis: Nemesis, until_us: int) -> Kernel:
+def run_stage(
+    stage: Stage,
+    kernel: Kernel,
+    nemesis: Nemesis,
+    until_us: int,
+    prepare: Callable[[Simulation], None] = lambda simulation: None,
+) -> Kernel:
     """Run it to its end, under a nemesis."""
     stage.store = CutStore(MemoryStore(), stage.graph, kernel)
     stage.store.on_cut = stage.check_cut
@@ -287,6 +304,7 @@ def run_stage(stage: Stage, kernel: Kernel, nemesis: Nemesis, until_us: int) -> 
         graph=stage.graph, tables=stage.pipeline.tables, kernel=kernel, nemesis=nemesis, store=stage.store,
         faults_until_us=until_us,
     )  # fmt: skip
+    prepare(simulation)
     stage.let_last_come()
     try:
         simulation.run()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from millwheel.bundles import Checkpoint, KeyRows, LogWrite, RecoveredInterval, decode_checkpoint
+from millwheel.bundles import Checkpoint, KeyRows, LogWrite, QuarantineEntry, RecoveredInterval, decode_checkpoint
 from millwheel.errors import RowRefused
 from millwheel.graph import Graph
 from millwheel.host.alphabet import RunHooks
@@ -20,7 +20,7 @@ from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Declaration, FoldWrite, PositionWrite, WatermarkWrite
 from millwheel.testing.checks.folded_tables import check_given
-from millwheel.testing.checks.truth import apply_keys
+from millwheel.testing.checks.truth import Element, apply_keys, element_of
 from millwheel.testing.checks.watched import WatchedStore
 from millwheel.testing.checks.wire import Wire
 from millwheel.testing.world.kernel import Kernel
@@ -86,6 +86,18 @@ class CutStore(WatchedStore):
     ) -> set[SequenceNumber]:
         """See `Store`; only ids of records that an earlier owner has left are stored."""
         return await self.inner.find_ids(interval, subscription, producer, sequences)
+
+    async def quarantined(self, interval: IntervalId, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
+        """See `Store`; what is declared and waits first is read (I17)."""
+        entries = await self.inner.quarantined(interval, keys, limit)
+        name, read = self.truth.computation[interval], dict[str, list[Element]]()
+        for entry in entries:
+            read.setdefault(entry.key, []).append(element_of(entry))
+        for key, found in read.items():
+            waits = self.truth.durable[name].fifo.get(key, [])
+            if found != waits[: len(found)]:
+                self.truth.fail(f"I17: {found} is read of the quarantine of {key!r} in {name}, and {waits} waits", key)
+        return entries
 
     async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[IntervalId, Seq]]:
         """See `Store`; an image changes nothing that is visible (I23)."""

@@ -239,7 +239,10 @@ class Truth:
             )
 
     def apply_line(self, name: str, image: Checkpoint) -> None:
-        """What one checkpoint does to quarantines."""
+        """What the image of an epoch does to quarantines.  It does not count what was redriven of a line that has ended."""
+        fifo = self.durable[name].fifo
+        for key in image.released:
+            self.redriven += len(fifo.pop(key, ()))
         self._apply_fifo(name, image)
 
     def _apply_fifo(self, name: str, image: Checkpoint) -> None:
