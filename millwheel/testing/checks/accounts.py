@@ -233,6 +233,11 @@ class Owned(msgspec.Struct, eq=False):
             writes.update(turn.writes)
             sinks += turn.sinks
             self._reach(turn)
+        logs = {(run.subscription, run.producer) for image in images for run in image.produced}
+        for line in [line for line in self.durable.newest if line[1:] in logs]:
+            del self.durable.newest[
+                line
+            ]  # the log of a loop numbers its records anew, as ones of the owner that has it
         for entry in [entry for image in images for entry in image.quarantined if entry.is_timer]:
             name = (entry.kind, entry.tag)
             self._rests(entry.key, name, entry.timestamp)
