@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from typing import Any, Final
 
 from millwheel import Pipeline
@@ -14,11 +15,23 @@ WRITES: Final = frozenset({"commit", "fold", "advance", "declare", "persist_wate
 """The calls that are counted."""
 
 
+class Delays:
+    """How long a store takes before and after a call, by chance: some calls are slow, in each run as many as it draws."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._share, self._most_s = dice.choice([0, 0.1, 0.5]), dice.choice([0.001, 0.01, 0.03])
+
+    async def pass_(self) -> None:
+        if self._dice.random() < self._share:
+            await asyncio.sleep(self._dice.random() * self._most_s)
+
+
 class MortalStore:
     """`store` until the call number `at` of `WRITES`, which is the last one; `done` says whether that is still made."""
 
-    def __init__(self, store: Store, at: int, done: bool = True) -> None:
-        self._store, self._left, self._done = store, at, done
+    def __init__(self, store: Store, at: int, done: bool = True, delays: Delays | None = None) -> None:
+        self._store, self._left, self._done, self._delays = store, at, done, delays
         self.dead = asyncio.Event()
 
     def __getattr__(self, name: str) -> Any:
@@ -35,6 +48,8 @@ class MortalStore:
         return call
 
     async def _strike(self, name: str, done: bool) -> None:
+        if self._delays:
+            await self._delays.pass_()
         if self.dead.is_set():
             await asyncio.Event().wait()
         if name in WRITES and done == self._done:
@@ -44,9 +59,15 @@ class MortalStore:
                 await asyncio.Event().wait()
 
 
-async def run_killed(pipeline: Pipeline, store: Store, at: int, done: bool = True) -> bool:
+NEVER: Final = 1 << 60
+"""The number of a call at which nothing is killed."""
+
+
+async def run_killed(
+    pipeline: Pipeline, store: Store, at: int, done: bool = True, delays: Delays | None = None
+) -> bool:
     """Run until the kill, or to the end if that comes first; whether it was killed."""
-    mortal = MortalStore(store, at, done)
+    mortal = MortalStore(store, at, done, delays)
     run = asyncio.ensure_future(EmbeddedRun(pipeline.graph(), mortal, pipeline.tables).run())
     dead = asyncio.ensure_future(mortal.dead.wait())
     try:
