@@ -49,7 +49,7 @@ from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
 from tests.integration import test_library_combiner as combined
 from tests.integration.test_combiner_later import DURABILITIES, kills, run_on
-from tests.unit.runtime.mortal import NEVER, Delays, run_killed
+from tests.unit.runtime.mortal import NEVER, Delays, Slow, run_killed
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -276,3 +276,27 @@ def test_a_combiner_comes_or_goes_in_a_storm(seed: int, monkeypatch: pytest.Monk
     dice = random.Random(seed)
     drawn_limits(monkeypatch, dice)
     asyncio.run(storm_of_combiners(dice))
+
+
+CALLS = (
+    "open_pipeline", "acquire", "recover", "load", "load_slots", "load_timers", "find_ids", "find_outside_ids", "commit",
+    "fold", "rewind", "declare", "persist_watermarks", "still_owned", "watermarks", "open_source", "source_partitions",
+    "unfinished_partitions", "advance", "redrive_requests",
+)  # fmt: skip
+"""Of an embedded run."""
+
+
+@pytest.mark.parametrize(("number", "kind"), enumerate(CALLS))
+def test_one_kind_of_call_may_take_long(number: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that has begun again, and does not wait for the answer, does what it should not do yet."""
+    drawn_limits(monkeypatch, random.Random(number))
+    durability = [*DURABILITIES][number % 2]
+
+    async def main() -> None:
+        store = MemoryStore()
+        for at in (40, 30, 50):
+            await run_killed(everything(durability, []), store, *kills(at), Slow(kind, 0.02))
+        await run_killed(everything(durability, []), store, NEVER, True, Slow(kind, 0.02))
+        all_is_right(store)
+
+    asyncio.run(main())

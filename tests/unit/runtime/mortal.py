@@ -22,9 +22,22 @@ class Delays:
         self._dice = dice
         self._share, self._most_s = dice.choice([0, 0.1, 0.5]), dice.choice([0.001, 0.01, 0.03])
 
-    async def pass_(self) -> None:
+    async def pass_(self, name: str) -> None:
+        """Before or after a call of `name`."""
         if self._dice.random() < self._share:
             await asyncio.sleep(self._dice.random() * self._most_s)
+
+
+class Slow(Delays):
+    """One kind of call takes long, always: whoever does not wait for its answer is far ahead."""
+
+    def __init__(self, kind: str, by_s: float) -> None:
+        self._kind, self._by_s = kind, by_s
+
+    async def pass_(self, name: str) -> None:
+        """See `Delays`."""
+        if name == self._kind:
+            await asyncio.sleep(self._by_s)
 
 
 class MortalStore:
@@ -49,7 +62,7 @@ class MortalStore:
 
     async def _strike(self, name: str, done: bool) -> None:
         if self._delays:
-            await self._delays.pass_()
+            await self._delays.pass_(name)
         if self.dead.is_set():
             await asyncio.Event().wait()
         if name in WRITES and done == self._done:
