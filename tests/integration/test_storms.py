@@ -286,7 +286,7 @@ CALLS = (
 """Of an embedded run."""
 
 
-@pytest.mark.parametrize(("number", "kind"), enumerate(CALLS))
+@pytest.mark.parametrize(("number", "kind"), [*enumerate(CALLS)])
 def test_one_kind_of_call_may_take_long(number: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that has begun again, and does not wait for the answer, does what it should not do yet."""
     drawn_limits(monkeypatch, random.Random(number))
