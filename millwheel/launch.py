@@ -89,12 +89,13 @@ def _kept_running(postgres: EmbeddedPostgres) -> Iterator[None]:
                         logger.warning("%s; trying again", error)
 
     watcher = threading.Thread(target=watch, name="millwheel-postgres-watch", daemon=True)
-    watcher.start()
     try:
+        watcher.start()
         yield
     finally:
         ended.set()
-        watcher.join()
+        if watcher.is_alive():
+            watcher.join()
 
 
 @contextmanager

@@ -23,6 +23,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -154,28 +155,35 @@ class EmbeddedPostgres:
     def start(self) -> None:
         """Start the server, or adopt the one that runs; returns when it accepts connections.  Idempotent."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        with self._mutex():  # whoever leaves now removes what is prepared here
-            self._prepare_directory()
-            self._ensure_running(unless=lambda: False)
-            if self._users is None:
-                self._users = (self.directory / "users").open("ab")
-                fcntl.flock(self._users, fcntl.LOCK_SH)
-        self._owner_pid = os.getpid()
-        atexit.register(self.stop)
+        begins = self._users is None
         _exit_on_sigterm()
+        try:
+            with self._mutex():  # whoever leaves now removes what is prepared here
+                if begins:  # before there is a server, so that whoever is interrupted stops it
+                    self._owner_pid = os.getpid()
+                    self._users = (self.directory / "users").open("ab")
+                    fcntl.flock(self._users, fcntl.LOCK_SH)
+                    atexit.register(self.stop)
+                self._prepare_directory()
+                self._ensure_running(unless=lambda: False)
+        except BaseException:
+            if begins:
+                self.stop()
+            raise
 
     def ensure_running(self, unless: Callable[[], bool] = lambda: False) -> None:
-        """Start the server again if it died; a no-op when it runs.
+        """Start the server again if it died; a no-op when it runs, and for who has left.
 
         Raises `StoreError` when it does not start, and soon after `unless` is true.
         """
         with self._mutex():
-            self._ensure_running(unless)
+            if self._users is not None:
+                self._ensure_running(unless)
 
     def stop(self) -> None:
         """Leave; the last process to leave stops the server.  Idempotent; a no-op in a forked child."""
-        atexit.unregister(self.stop)
         if self._users is None or self._owner_pid != os.getpid():
+            atexit.unregister(self.stop)
             return
         with self._mutex():
             if self._is_last_user():
@@ -185,8 +193,9 @@ class EmbeddedPostgres:
                         self.socket_directory.rmdir()
             elif self._process is not None:
                 _left_running.append(self._process)
-            self._users.close()
-            self._users = None
+            users, self._users = self._users, None
+            users.close()
+        atexit.unregister(self.stop)  # last: whoever is interrupted here stops again at the end of the process
 
     def _is_last_user(self) -> bool:
         if self._users is None:
@@ -324,14 +333,15 @@ class EmbeddedPostgres:
             self._log_began = log.seek(0, os.SEEK_END)
             # A session of its own: Ctrl-C at the terminal must reach Python only, which then stops the server
             # in order.
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                **self._where(self._data),
-            )
+            with _signals_later():  # else a child could live without a name here
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    **self._where(self._data),
+                )
         while time.monotonic() < deadline and not unless() and self._process.poll() is None:
             if _status(self._data) == "ready":
                 return True
@@ -351,7 +361,7 @@ class EmbeddedPostgres:
     def _shut_down(self) -> None:
         """Shut down fast: a checkpoint, then the exit.  If that takes too long, stop at once, which costs a WAL replay."""
         for kill in (signal.SIGINT, signal.SIGQUIT):
-            pid = self.pid
+            pid = self._server_pid()
             if pid is None:
                 break
             with contextlib.suppress(ProcessLookupError):
@@ -363,10 +373,15 @@ class EmbeddedPostgres:
     def _wait_for_exit(self, pid: int) -> bool:
         deadline = time.monotonic() + SERVER_STOP_LIMIT_S
         while time.monotonic() < deadline:
-            if self.pid != pid:
+            if self._server_pid() != pid:
                 return True
             time.sleep(SERVER_POLL_S)
         return False
+
+    def _server_pid(self) -> int | None:
+        """The server's, also of one that this process has just started and that has written none down yet."""
+        own, pid = self._process, self.pid
+        return own.pid if pid is None and own is not None and own.poll() is None else pid
 
     def _bury(self) -> None:
         """Collect the dead server that this process started: a zombie's pid would still count as taken."""
@@ -414,6 +429,27 @@ def _command_line(pid: int) -> list[str]:
     # ps cannot show where an argument ends: find the directory between its neighbours.
     head, found, rest = text.partition(" -D ")
     return [head, rest.partition(" -c ")[0]] if found else []
+
+
+@contextlib.contextmanager
+def _signals_later() -> Iterator[None]:
+    """What Ctrl-C and SIGTERM do waits until the block is over.  They do it in the main thread, so others have no need."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before: dict[int, Any] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if (handler := signal.getsignal(number)) is not None:  # else it is not Python's
+                before[number] = handler
+                signal.signal(number, lambda number, frame: came.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _exit_on_sigterm() -> None:

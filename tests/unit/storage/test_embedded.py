@@ -11,12 +11,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from millwheel.errors import StoreError
 from millwheel.limits import SERVER_START_LIMIT_S
+from millwheel_storage import embedded
 from millwheel_storage.embedded import EmbeddedPostgres
 
 pytestmark = pytest.mark.postgres
@@ -199,6 +201,100 @@ def test_a_signal_that_ends_the_run_ends_the_server(cluster: Path, number: signa
         process.send_signal(number)
         process.wait(120)
         assert EmbeddedPostgres(directory).pid is None
+
+
+def in_popen(patch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C when the child lives, and its parent has no name for it yet."""
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            patch.undo()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    patch.setattr(embedded.subprocess, "Popen", Interrupted)
+
+
+def at_the_first_look(patch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the server starts and has written nothing down."""
+    interrupted(patch, "_status")
+
+
+def when_it_answers(patch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C when the server is ready."""
+    status = embedded._status
+
+    def ready(data: Path) -> str:
+        found = status(data)
+        if found == "ready":
+            interrupted(patch, "_exit_on_sigterm")
+            os.kill(os.getpid(), signal.SIGINT)
+        return found
+
+    patch.setattr(embedded, "_status", ready)
+
+
+def interrupted(patch: pytest.MonkeyPatch, name: str) -> None:
+    """Ctrl-C at the next call of this function."""
+    function = getattr(embedded, name)
+
+    def call(*given: Any) -> Any:
+        patch.undo()
+        os.kill(os.getpid(), signal.SIGINT)
+        return function(*given)
+
+    patch.setattr(embedded, name, call)
+
+
+def servers_of(directory: Path) -> list[int]:
+    """The servers of a directory, also one that has not said yet that it is one."""
+    mark = os.fsencode(f"{embedded.MARK}={directory / 'postgres'}")
+    found = []
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if process.name.isdigit() and mark in (process / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="processes are looked for in /proc")
+@pytest.mark.parametrize("moment", [in_popen, at_the_first_look, when_it_answers])
+def test_ctrl_c_while_the_server_starts_leaves_none(
+    cluster: Path, moment: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with short_directory(cluster) as directory:
+        server = EmbeddedPostgres(directory)
+        moment(monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            server.start()
+        left = servers_of(directory)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        assert not left
+        monkeypatch.undo()
+        with server:
+            assert servers_of(directory) == [server.pid]
+
+
+def test_ctrl_c_while_the_server_stops_leaves_it_to_the_next_stop(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with short_directory(cluster) as directory:
+        server = EmbeddedPostgres(directory)
+        server.start()
+        interrupted(monkeypatch, "_running_pid")
+        with pytest.raises(KeyboardInterrupt):
+            server.stop()
+        server.stop()
+        assert server.pid is None
+
+
+def test_who_has_left_does_not_start_the_server_again(cluster: Path) -> None:
+    with short_directory(cluster) as directory:
+        with EmbeddedPostgres(directory) as server:
+            pass
+        server.ensure_running()
+        assert server.pid is None
 
 
 def test_an_orphan_of_a_killed_run_is_adopted_and_then_stopped(cluster: Path) -> None:
