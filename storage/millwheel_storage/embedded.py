@@ -446,10 +446,10 @@ def _signals_later() -> Iterator[None]:
                 signal.signal(number, lambda number, frame: came.append(number))
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for number in came:
-            signal.raise_signal(number)
+        for held, handler in before.items():
+            signal.signal(held, handler)
+        for held in came:
+            signal.raise_signal(held)
 
 
 def _exit_on_sigterm() -> None:

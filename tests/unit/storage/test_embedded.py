@@ -212,7 +212,7 @@ def in_popen(patch: pytest.MonkeyPatch) -> None:
             patch.undo()
             os.kill(os.getpid(), signal.SIGINT)
 
-    patch.setattr(embedded.subprocess, "Popen", Interrupted)
+    patch.setattr(subprocess, "Popen", Interrupted)
 
 
 def at_the_first_look(patch: pytest.MonkeyPatch) -> None:
