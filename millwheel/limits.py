@@ -668,6 +668,9 @@ STORE_LONGEST_DELAY_S: Final = 1.0
 SERVER_START_LIMIT_S: Final = 120.0
 """Crash recovery takes seconds; a slow disk gets two minutes."""
 
+SERVER_ANSWER_LIMIT_S: Final = 5
+"""What a server that runs may take to answer a look at it, s; it is asked again after."""
+
 SERVER_DOUBT_S: Final = 10.0
 """A server that ends again and again while it starts, for one reason, is given up after so long.  What is left of a killed
 one is mostly gone by then, and is waited for longer."""

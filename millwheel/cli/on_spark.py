@@ -19,7 +19,8 @@ from millwheel.cli.status import Status
 from millwheel.errors import MillwheelError
 from millwheel.limits import HOSTING_LOOK_S, HOSTING_PROGRESS_S
 from millwheel.model import format_time
-from millwheel.runtime.signals import Presses
+from millwheel.runtime.signals import Presses, heeded
+from millwheel.terminal import let_go_of_closed_terminal
 from millwheel.wording import counted
 
 if TYPE_CHECKING:
@@ -95,10 +96,13 @@ def settings_of(given: Sequence[str]) -> Mapping[str, str]:
     return {name: value for name, _, value in (text.partition("=") for text in given)}
 
 
+def heeded_signals() -> list[signal.Signals]:
+    """What `Wishes` heeds."""
+    return [*heeded(), signal.SIGTTIN, signal.SIGTTOU]
+
+
 class Wishes:
     """What an operator wants, as signals say it."""
-
-    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGTTIN, signal.SIGTTOU)
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -107,7 +111,7 @@ class Wishes:
 
     def heed(self) -> None:
         """From now on signals are wishes."""
-        for number in self.SIGNALS:
+        for number in heeded_signals():
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -117,6 +121,7 @@ class Wishes:
             self.workers = max(0, self.workers - 1)
         else:
             self.stop = True
+            let_go_of_closed_terminal()
             if number == signal.SIGINT:
                 self._presses.add()
 
@@ -128,7 +133,7 @@ def _signals(workers: int) -> Iterator[Wishes]:
     They are heeded before Spark starts, which takes seconds: to a process without a handler SIGTTIN means to stop for ever.
     """
     wishes = Wishes(workers)
-    before = {number: signal.getsignal(number) for number in Wishes.SIGNALS}
+    before = {number: signal.getsignal(number) for number in heeded_signals()}
     wishes.heed()
     try:
         yield wishes

@@ -19,6 +19,7 @@ from millwheel.cli.options import STORE_OPTIONS, Place, allowances, option, plac
 from millwheel.cli.status import Status
 from millwheel.escapes import harmless
 from millwheel.limits import LEASE_LONGEST_S, LEASE_SHORTEST_S, LEASE_US
+from millwheel.terminal import let_go_of_closed_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -161,8 +162,8 @@ async def _run(
     plans: Sequence[ChildPlan], say: Callable[[str, bool, str], None], environment: dict[str, str]
 ) -> int | None:
     import asyncio
-    import signal
 
+    from millwheel.runtime.signals import heeded
     from millwheel.runtime.supervisor import ENDS, Supervisor
 
     width = max(len(plan.name) for plan in plans)
@@ -170,8 +171,13 @@ async def _run(
         plans, ENDS, lambda name, is_error, line: say(name.ljust(width), is_error, line), environment
     )
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, supervisor.stop)
+
+    def stop() -> None:
+        let_go_of_closed_terminal()
+        supervisor.stop()
+
+    for number in heeded():
+        loop.add_signal_handler(number, stop)
     return await supervisor.run()
 
 

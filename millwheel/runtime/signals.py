@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM end a run in order, also while a slow hook runs.
+"""Ctrl-C, SIGTERM and a closed terminal end a run in order, also while a slow hook runs.
 
-Lives here: what the process does with these two signals during a run.  The first signal stops the run after the hook
+Lives here: what the process does with these signals during a run.  The first signal stops the run after the hook
 that runs now.  An exception interrupts user code that goes on for `limits.STOP_GRACE_S`, and again after each such time,
 because some code catches everything.  A second signal interrupts it at once, as Ctrl-C does elsewhere in Python.  What the
 hook has done is not kept, and its record comes again.  The third Ctrl-C ends the process at once.
@@ -23,9 +23,15 @@ from typing import Any, Final, Protocol
 
 from millwheel import limits
 from millwheel.errors import HookInterrupted
+from millwheel.terminal import let_go_of_closed_terminal
 
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """They end a run in order."""
+
+
+def heeded() -> list[signal.Signals]:
+    """`SIGNALS`, without SIGHUP where the process was started to outlive its terminal (nohup)."""
+    return [one for one in SIGNALS if one != signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN]
 
 
 class Presses:
@@ -77,6 +83,8 @@ class StopSignals:
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """A signal has come."""
+        if number == signal.SIGHUP:
+            let_go_of_closed_terminal()
         if number == signal.SIGINT:
             if not self._too_long:
                 self._presses.add()
@@ -120,9 +128,9 @@ def signals_stop(run: Stoppable) -> Iterator[None]:
         yield  # the caller's signals are the caller's
         return
     signals = StopSignals(run)
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: signal.getsignal(number) for number in heeded()}
     try:
-        for number in SIGNALS:
+        for number in before:
             signal.signal(number, signals.handle)
         yield
     finally:

