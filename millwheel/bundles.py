@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from millwheel import limits
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.limits import RECORD_OVERHEAD_BYTES
 from millwheel.model import Timer
@@ -86,6 +87,14 @@ class OutsideIdWrites(msgspec.Struct, frozen=True, array_like=True, gc=False):
     subscription: SubscriptionId
     expires: int
     ids: list[bytes]
+
+
+def expired_rows(added: int) -> int:
+    """How many expired ids of a subscription a fold deletes at most that adds so many.
+
+    It is more than it adds, however seldom folds are, so that deleting keeps up with adding.
+    """
+    return limits.OUTSIDE_DELETE_ROWS + added
 
 
 class Produced(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -238,7 +238,7 @@ OUTSIDE_READ_IDS: Final = 4_096
 """Ids that are read at once to fill a filter after a restart: a few ms of the event loop."""
 
 OUTSIDE_DELETE_ROWS: Final = 16_384
-"""Expired ids that one fold deletes at most; more than a fold adds, so that deleting keeps up with adding."""
+"""So many more expired ids than it adds does a fold delete at most, so that deleting keeps up with adding."""
 
 TRACEBACK_LIMIT_CHARS: Final = 8_000
 """The stored traceback of a quarantined record."""

@@ -11,13 +11,13 @@ filters are filled again while work goes on, and until then the store is asked a
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from millwheel import limits
-from millwheel.bundles import OutsideBucket, OutsideIdWrites
+from millwheel.bundles import OutsideBucket, OutsideIdWrites, expired_rows
 from millwheel.core.ids.filters import Digests, NameFilter, filter_of_ids
 from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.model import MAX_TIME
@@ -52,8 +52,9 @@ class OutsideIds:
         """Sender to the number of folds when the store was asked for ids of its bundle."""
         self._leaving: deque[tuple[int, SubscriptionId, list[bytes]]] = deque()
         self._debts: dict[SubscriptionId, int] = {}
-        """How many folds must delete expired ids until none are left, at most."""
-        self._deleting: set[SubscriptionId] = set()
+        """How many expired ids the store still has, at most, with one more for each bucket."""
+        self._deleting: dict[SubscriptionId, int] = {}
+        """What of that the fold may delete that is to come."""
         self._hashed: tuple[Sequence[bytes], Digests] | None = None
         self.next_expiry = min((expires for _, expires in self._buckets), default=MAX_TIME)
         """Wall time at which a bucket goes next, us."""
@@ -129,13 +130,18 @@ class OutsideIds:
     # --- what the store has -----------------------------------------------------------------------------------
 
     def folded(self, checkpointed: Iterable[OutsideIdWrites]) -> None:
-        """The ids of one more checkpoint are in the folded tables."""
+        """One more fold is done: these ids are in the tables.  It has deleted expired ids if it was to do so."""
         self._folds += 1
+        added = Counter[SubscriptionId]()
+        deleted: dict[SubscriptionId, None] = {}
         for outside in checkpointed:
             if outside.ids:
                 self._leaving.append((self._folds, outside.subscription, outside.ids))
+                added[outside.subscription] += len(outside.ids)
             else:
-                self._deleted(outside.subscription)
+                deleted[outside.subscription] = None
+        for subscription in deleted:
+            self._deleted(subscription, expired_rows(added[subscription]))
         self._leave()
 
     def _leave(self) -> None:
@@ -173,25 +179,25 @@ class OutsideIds:
             return
         for subscription, expires in [place for place in self._buckets if place[1] <= now]:
             count = self._buckets.pop((subscription, expires)).count
-            self._debts[subscription] = self._debts.get(subscription, 0) + 1 + count // limits.OUTSIDE_DELETE_ROWS
+            self._debts[subscription] = self._debts.get(subscription, 0) + 1 + count
         self.next_expiry = min((expires for _, expires in self._buckets), default=MAX_TIME)
 
     def owes(self, now: int) -> bool:
         """True when the store has ids of dropped buckets, and is not deleting any."""
         self.expire(now)
-        return not self._debts.keys() <= self._deleting
+        return not self._debts.keys() <= self._deleting.keys()
 
     def cleaning(self, now: int) -> list[OutsideIdWrites]:
         """What to put in a checkpoint so that its fold deletes expired ids, a bounded number of them."""
         if not self.owes(now):
             return []
-        owed = sorted(self._debts.keys() - self._deleting)
-        self._deleting.update(owed)
+        owed = sorted(self._debts.keys() - self._deleting.keys())
+        self._deleting.update((subscription, self._debts[subscription]) for subscription in owed)
         return [OutsideIdWrites(subscription, now, []) for subscription in owed]
 
-    def _deleted(self, subscription: SubscriptionId) -> None:
-        self._deleting.discard(subscription)
-        self._debts[subscription] -= 1
+    def _deleted(self, subscription: SubscriptionId, rows: int) -> None:
+        """Up to so many of those are gone that had expired when the fold was told to delete some."""
+        self._debts[subscription] -= min(rows, self._deleting.pop(subscription))
         if not self._debts[subscription]:
             del self._debts[subscription]
 

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from millwheel import limits
-from millwheel.bundles import Bundle, Delivered, Ids, OutsideBucket, OutsideIdWrites
+from millwheel.bundles import Bundle, Checkpoint, Delivered, Ids, OutsideBucket, OutsideIdWrites
 from millwheel.core.ids.dedup import Channel, DeliveredIds
 from millwheel.core.ids.ended import ENDED
 from millwheel.core.ids.outside import OutsideIds
@@ -234,10 +234,10 @@ class Arrivals:
         """True when there is something that an idle interval should record."""
         return bool(self._frontiers) or self.outside.owes(now)
 
-    def folded(self, ids: Iterable[Ids], outside: Iterable[OutsideIdWrites]) -> None:
-        """These of one more checkpoint are in the folded tables."""
-        self.ids.folded(ids)
-        self.outside.folded(outside)
+    def folded(self, images: Collection[Checkpoint]) -> None:
+        """What these checkpoints say of ids is in the folded tables, by one more fold."""
+        self.ids.folded([ids for image in images for ids in image.ids])
+        self.outside.folded([outside for image in images for outside in image.outside])
 
     def read(self, effects: list[ev.Effect]) -> None:
         """Go on with filling filters from what an earlier owner has taken."""

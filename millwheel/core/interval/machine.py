@@ -561,8 +561,7 @@ class IntervalCore:
 
     def _fold_done(self, upto: Seq, now: int) -> None:
         self._quarantine.folded(upto)
-        for image in self._durability.folded(upto):
-            self._arrivals.folded(image.ids, image.outside)
+        self._arrivals.folded(self._durability.folded(upto))
         self._arrivals.ids.seal(now)
         self._keyed.folded(upto)
         if not self._schedule.paging:  # a page from before this fold may be outdated about keys that leave

@@ -22,6 +22,7 @@ from millwheel.bundles import (
     QuarantineEntry,
     RecoveredInterval,
     TimerPlace,
+    expired_rows,
 )
 from millwheel.ids import IntervalId, ProducerId, SequenceNumber, SubscriptionId
 from millwheel.limits import WORK_LIMIT_RECORDS
@@ -125,8 +126,10 @@ class MemoryTables:
             self.outside_counts[place] = self.outside_counts.get(place, 0) + len(ids)
         for subscription, now in folded.expired.items():
             mine = (p for p in self.outside_counts if p[:2] == (interval, subscription) and p[2] <= now)
-            for place in sorted(mine)[:1]:
-                gone = sorted(self.outside[place])[: limits.OUTSIDE_DELETE_ROWS]
+            rows = expired_rows(sum(len(ids) for (of, _), ids in folded.outside.items() if of == subscription))
+            for place in sorted(mine):
+                gone = sorted(self.outside[place])[:rows]
+                rows -= len(gone)
                 self.outside[place].difference_update(gone)
                 if not self.outside[place]:
                     del self.outside[place], self.outside_counts[place]

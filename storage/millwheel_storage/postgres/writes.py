@@ -12,7 +12,7 @@ from typing import Any
 
 from psycopg.types.numeric import Int4, Int8
 
-from millwheel import limits
+from millwheel.bundles import expired_rows
 from millwheel.ids import IntervalId, SequenceNumber
 from millwheel.model import MAX_TIME
 from millwheel_storage.fold import Channel, Folded
@@ -164,8 +164,9 @@ def _outside_ids(interval: Int8, folded: Folded) -> Iterator[Step]:
         bucket = (interval, Int4(subscription), Int8(expires), Int8(len(ids)))
         yield outside_ids.FOLD_OUTSIDE_IDS, (*bucket, ByteaArray(ids))
     for subscription, now in sorted(folded.expired.items()):
-        passed = (interval, Int4(subscription), Int8(now))
-        yield outside_ids.EXPIRE_OUTSIDE_IDS, (*passed, Int8(limits.OUTSIDE_DELETE_ROWS))
+        added = sum(len(ids) for (of, _), ids in folded.outside.items() if of == subscription)
+        passed, rows = (interval, Int4(subscription), Int8(now)), Int8(expired_rows(added))
+        yield outside_ids.EXPIRE_OUTSIDE_IDS, (*passed, rows, rows)
         yield outside_ids.DROP_OUTSIDE_BUCKETS, passed
 
 

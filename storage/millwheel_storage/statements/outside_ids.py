@@ -14,13 +14,14 @@ INSERT INTO opaque_id (bucket, id) SELECT bucket.number, w.id FROM bucket CROSS 
 """
 EXPIRE_OUTSIDE_IDS: Final = """
 DELETE FROM opaque_id WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM opaque_id WHERE bucket = (
-        SELECT number FROM opaque_bucket WHERE interval_id = %b AND subscription = %b AND expires <= %b
-        ORDER BY expires LIMIT 1
-    ) ORDER BY id LIMIT %b
+    SELECT o.place FROM (
+        SELECT number FROM opaque_bucket WHERE interval_id = %b AND subscription = %b AND expires <= %b ORDER BY expires
+    ) AS b CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM opaque_id WHERE bucket = b.number ORDER BY id LIMIT %b
+    ) AS o LIMIT %b
 ))
 """
-"""Of the oldest bucket, and not all at once: a fold is a short transaction."""
+"""Of the oldest buckets, and not all at once: a fold is a short transaction."""
 
 DROP_OUTSIDE_BUCKETS: Final = """
 DELETE FROM opaque_bucket b WHERE b.interval_id = %b AND b.subscription = %b AND b.expires <= %b

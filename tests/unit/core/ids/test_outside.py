@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from millwheel import limits
-from millwheel.bundles import OutsideBucket, OutsideIdWrites
+from millwheel.bundles import OutsideBucket, OutsideIdWrites, expired_rows
+from millwheel.core.durability.epoch_image import EpochImage
 from millwheel.core.ids.outside import OutsideIds
 from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.model import MAX_TIME
+from millwheel.ports import IntervalRow
+from millwheel_storage.fold import fold
+from millwheel_storage.memory.tables import MemoryTables
 
 SLACK = 400
 SUBSCRIPTIONS = {SubscriptionId(1): SLACK, SubscriptionId(2): 2 * SLACK}
@@ -105,7 +111,9 @@ class Model(RuleBasedStateMachine):
 
     def _fold(self, folded: list[OutsideIdWrites]) -> None:
         expired = {}
+        added = Counter[SubscriptionId]()
         for outside in folded:
+            added[outside.subscription] += len(outside.ids)
             place = (outside.subscription, outside.expires)
             if outside.ids:
                 self.store.setdefault(place, set()).update(outside.ids)
@@ -113,8 +121,11 @@ class Model(RuleBasedStateMachine):
             else:
                 expired[outside.subscription] = outside.expires
         for subscription, now in expired.items():
-            for place in sorted(p for p in self.store if p[0] == subscription and p[1] <= now)[:1]:
-                self.store[place].difference_update(sorted(self.store[place])[: limits.OUTSIDE_DELETE_ROWS])
+            rows = expired_rows(added[subscription])
+            for place in sorted(p for p in self.store if p[0] == subscription and p[1] <= now):
+                gone = sorted(self.store[place])[:rows]
+                rows -= len(gone)
+                self.store[place].difference_update(gone)
                 if not self.store[place]:
                     del self.store[place], self.counts[place]
 
@@ -248,3 +259,24 @@ def test_expired_ids_are_deleted_in_as_many_steps_as_their_number_needs(monkeypa
         ids.folded([OutsideIdWrites(subscription, 500, [])])
         steps += 1
     assert steps == 3
+
+
+@pytest.mark.parametrize("fold_every", [1, 7, 40], ids=lambda every: f"a fold every {every} steps")
+def test_deleting_keeps_up_with_adding_however_seldom_folds_are(
+    fold_every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under snapshots there is one fold for each epoch.  It added a minute of ids, of many buckets, and deleted 16,384."""
+    monkeypatch.setattr(limits, "OUTSIDE_DELETE_ROWS", 2)
+    subscription, store, row = SubscriptionId(1), MemoryTables(), IntervalRow(IntervalId(1), "a", "", None)
+    ids, image, left = OutsideIds({subscription: SLACK}), list[OutsideIdWrites](), list[int]()
+    for now in range(0, 40 * SLACK, 20):
+        taken = [b"%d.%d" % (now, n) for n in range(5)]
+        _, expires = ids.take(subscription, taken, (), now)
+        image += [OutsideIdWrites(subscription, expires, taken), *ids.cleaning(now)]
+        if now // 20 % fold_every == 0:
+            store.apply(row, fold([msgspec.structs.replace(EpochImage().image(0), outside=image)]), {})
+            ids.folded(image)
+            image = []
+            left.append(sum(map(len, store.outside.values())))
+    within = 5 * (SLACK + SLACK // limits.OUTSIDE_BUCKETS) // 20
+    assert max(left) <= within + 3 * 5 * fold_every

@@ -10,6 +10,7 @@ import pytest
 
 from millwheel import limits
 from millwheel.bundles import Bundle, Delivered, Ids
+from millwheel.core.durability.epoch_image import EpochImage
 from millwheel.core.ids.ended import ENDED
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.arrivals import Arrivals, Item
@@ -213,7 +214,7 @@ def test_whatever_is_copied_asked_for_and_sealed_each_record_runs_once_and_in_or
             case 3 if effects:
                 answer()
             case _:
-                door.folded(unfolded, [])
+                door.folded([msgspec.structs.replace(EpochImage().image(0), ids=unfolded)])
                 for ids in unfolded:
                     senders[ids.producer - 5].stored.update(ids.sequences)
                 unfolded.clear()
