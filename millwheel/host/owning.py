@@ -7,7 +7,8 @@ whether it is alone.  Never here: what it does with an interval that is its own.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millwheel import limits
@@ -128,7 +129,7 @@ class WholeOwnership:
         worker.join()
         known = yield from positions_of(worker.graph)
         worker.routes.expect_partitions((yield ListUnfinished()))
-        yield from worker.adoption.hears(worker.graph.computations, lambda: True)
+        yield from self._hears(sequencers)
         for actor in adopted:
             worker.start(actor)
         worker.begin(worker.redrives.steps())
@@ -136,6 +137,18 @@ class WholeOwnership:
         worker.serving = True
         worker.epochs.ready()
         yield from worker.partitions.open(known)
+
+    def _hears(self, sequencers: Mapping[IntervalId, Sequencer]) -> Steps:
+        """Wait for watermarks, as long as all is this worker's.  What a successor stores, no controller of its own tells."""
+        worker, until = self._worker, 0
+        while worker.now >= until:
+            if until and len((yield StillOwned(dict(sequencers)))) < len(sequencers):
+                raise Fenced("another run owns this pipeline's store now; this run ends")
+            until = worker.now + limits.OWNER_CHECK_US
+            yield from worker.adoption.hears(worker.graph.computations, partial(self._is_before, until))
+
+    def _is_before(self, until: int) -> bool:
+        return self._worker.now < until
 
     def hear(self, peer: str, message: ClusterMessage) -> None:
         """See `Ownership`."""

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from millwheel import limits
 from millwheel.bundles import RecoveredInterval
 from millwheel.errors import Fenced, InvariantError
 from millwheel.host import alphabet as he
-from millwheel.host.messages import Claimed, Disowned, MapChanged
+from millwheel.host.messages import Claimed, Disowned, MapChanged, WatermarksRaised
 from millwheel.host.requests import Recover, StillOwned, StoreCall
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.testing.world.calls import run
@@ -94,6 +95,31 @@ def test_a_worker_that_is_superseded_while_it_starts_claims_nothing() -> None:
     with pytest.raises(Fenced, match="another run owns this pipeline's store now"):
         hand.give(he.Answered(ask.token, found))
     assert hand.of(Claimed) == []
+
+
+def test_a_worker_that_is_superseded_while_it_waits_for_watermarks_ends() -> None:
+    """It read what its successor had stored, and waited for its own controller to tell that, which never heard of it."""
+    hand = Hand()
+    hand.store.watermark["source:text"] = 5  # by a successor, after the controller has read what is stored
+    hand.give(he.Started())
+    looks(hand)
+    assert not hand.worker.serving
+    run(hand.store.acquire([*hand.store.intervals]))
+    hand.now += limits.OWNER_CHECK_US
+    with pytest.raises(Fenced, match="another run owns this pipeline's store now"):
+        looks(hand)
+
+
+def test_a_worker_that_hears_of_watermarks_late_serves_as_long_as_all_is_its_own() -> None:
+    hand = Hand()
+    hand.store.watermark["source:text"] = 5
+    hand.give(he.Started())
+    hand.now += limits.OWNER_CHECK_US
+    looks(hand)
+    assert not hand.worker.serving
+    hand.give(he.Received("controller", WatermarksRaised({"source:text": 5}, {"Keep": 5})))
+    looks(hand)
+    assert hand.worker.serving
 
 
 def test_a_run_in_one_process_hears_nothing_of_a_cluster() -> None:
