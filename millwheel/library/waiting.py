@@ -20,7 +20,7 @@ from millwheel.coders import Coder, JsonCoder, MsgpackCoder
 from millwheel.library.matches import Kept, KeptCoder
 from millwheel.library.wiring import Operator, Wiring, meant
 from millwheel.limits import WAITING_SPANS
-from millwheel.model import Timer
+from millwheel.model import MAX_TIME, Timer
 
 R = TypeVar("R")
 
@@ -45,8 +45,8 @@ class WaitingOperator(Operator[R]):
         self._span_us = max(1, lateness // WAITING_SPANS)
 
     def sure(self, stamp: int) -> int:
-        """The watermark at which no record at or before `stamp` can come any more."""
-        return stamp + self.lateness + 1
+        """The watermark at which no record at or before `stamp` can come any more: at the latest, the end of the input."""
+        return min(stamp + self.lateness + 1, MAX_TIME - 1)
 
     def due(self, context: Context, timer: Timer, stamp: int) -> bool:
         """Whether it is sure now; if not, the timer fires again when it is."""

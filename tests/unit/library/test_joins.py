@@ -19,6 +19,7 @@ from millwheel.library import (
     Chain,
     Fixed,
     Flow,
+    Global,
     Interval,
     Joined,
     Match,
@@ -544,6 +545,24 @@ def test_results_go_on_to_another_step_with_the_coders_of_the_inputs() -> None:
     stepper.finish()
     assert [out.value for out in stepper.outputs(texts)] == ["1 None 3"]
     assert [out.value for out in stepper.outputs("more")] == ["(1, 1, 1)"]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_lateness_does_not_reach_beyond_the_end_of_the_input(how: How) -> None:
+    """The one window of all time is over when the input has ended, however late a record may be."""
+    stepper = Stepper(joined(Global(), how, 5 * SECOND))
+    stepper.send(lefts, Seen("ann", 1), SECOND)
+    stepper.send(rights, Seen("bob", 2), 2 * SECOND)
+    stepper.send(lefts, Seen("cat", 3), 3 * SECOND)
+    stepper.send(rights, Seen("cat", 4), 4 * SECOND)
+    stepper.finish()
+    alone = [row for row in ((1, None), (None, 2)) if how in (("left", "outer") if row[0] else ("right", "outer"))]
+    found = [
+        (it.value.left and it.value.left.number, it.value.right and it.value.right.number)
+        for it in stepper.outputs(matches)
+    ]
+    assert sorted(map(str, found)) == sorted(map(str, [(3, 4), *alone]))
+    assert stepper.states("matches.join") == {}
 
 
 def test_what_a_join_cannot_store_or_does_not_know_is_refused() -> None:
