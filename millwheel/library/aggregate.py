@@ -132,6 +132,7 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
             progress = Progress()
             if accumulator is NOTHING:
                 self.opened(context, window, late)
+                progress.ended = late
         elif late and not self.firing.accumulates and progress.punctual and not progress.new:
             accumulator = NOTHING  # an earlier version accumulated
         before, progress.closed = progress.stamp, False
@@ -140,7 +141,9 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
         progress.new += 1
         self.firing.stamp(progress, timestamp, context.watermark)
         every = self.firing.late if late else self.firing.early
-        if isinstance(every, EveryRecords) and progress.new >= every.records:
+        if late and self.firing.to_come(progress):
+            pass  # the pane that is due has this record as well
+        elif isinstance(every, EveryRecords) and progress.new >= every.records:
             if late or not self.waits(window, value):
                 self.give(context, window, progress, accumulator, "late" if late else "early")
         elif isinstance(every, EveryWall) and progress.due is None:
@@ -200,7 +203,7 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
         if context.watermark < window.end:
             self.stays(context, window, progress)
             return
-        last, before = self.firing.lateness == 0, progress.stamp
+        last, before, progress.ended = self.firing.lateness == 0, progress.stamp, True
         on_time = self.firing.on_time and not (progress.closed and accumulator is NOTHING)
         if on_time or (last and progress.new):
             self.give(context, window, progress, accumulator, "on time", last)
@@ -254,7 +257,7 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
         """Write down what a window remembers.  If its panes have the time of its end, it holds the watermark only when it did
         so before: the watermark is at its last instant, or an earlier version gave panes another time."""
         if not self.firing.holds:
-            progress.stamp = None if before is None or context.watermark >= window.end else window.last
+            progress.stamp = None if before is None or progress.ended else window.last
         elif progress.stamp is None and context.watermark == window.last:
             progress.stamp = window.last  # it has `stays` to do, or has done it
         self.progress.set(str(window.start), progress)

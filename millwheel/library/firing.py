@@ -35,6 +35,8 @@ class Progress(msgspec.Struct, array_like=True):
     """The next pane's event time; None: the last instant of the window."""
     due: int | None = None
     """The wall time of the next pane, if a trigger of wall time waits for it."""
+    ended: bool = False
+    """The timer of its end has fired, or there was none because all of its records are late."""
 
     def joined(self, other: Progress, firing: Firing) -> Progress:
         """Of two windows that become one: it has had no pane yet."""
@@ -74,6 +76,11 @@ class Firing:
     def one_by_one(self) -> bool:
         """Whether there is nothing but a pane at the watermark and one for each late record."""
         return self.on_time and not self.tracks and self.late in (None, EveryRecords(1))
+
+    def to_come(self, progress: Progress) -> bool:
+        """Whether the pane at the watermark is still to come, though the watermark may be beyond the end: records may run
+        before timers that are due."""
+        return self.on_time and not progress.ended and not progress.punctual
 
     def over_at(self, end: int) -> int:
         """The watermark at which a window that ends at `end` takes no record any more."""

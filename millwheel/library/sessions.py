@@ -80,6 +80,9 @@ class SessionAggregate(WindowedAggregate[R], Generic[R]):
     def _merge(self, context: Context, touched: list[Window], window: Window) -> None:
         """What the sessions `touched` have gathered is now that of `window`, which has had no pane yet."""
         accumulator, progress = NOTHING, None
+        first, late = self.progress.get(str(touched[0].start)), context.watermark >= window.end
+        # The timer of an end goes on for a session that keeps its start.
+        ended = late and (touched[0].start != window.start or (first is not None and not self.firing.to_come(first)))
         for old in touched:
             entry = str(old.start)
             theirs, mine = self.progress.get(entry), self.accumulators.get(entry, NOTHING)
@@ -94,8 +97,11 @@ class SessionAggregate(WindowedAggregate[R], Generic[R]):
         if accumulator is not NOTHING:
             self.accumulators.set(str(window.start), accumulator)
         if touched[0].start != window.start or any(old.end <= context.watermark for old in touched):
-            self.opened(context, window, context.watermark >= window.end)
+            self.opened(context, window, late)
+        if progress is None and ended:
+            progress = Progress(new=1)
         if progress is not None:
+            progress.ended = ended
             self._go_on(context, window, progress, len(touched) == 1)
 
     def _go_on(self, context: Context, window: Window, progress: Progress, alone: bool) -> None:
@@ -103,7 +109,10 @@ class SessionAggregate(WindowedAggregate[R], Generic[R]):
         waited = progress.stamp is not None and not self.firing.holds  # with `stays`: the end is another one now
         if waited:
             progress.stamp = None
-        grown = Progress(progress.new, closed=progress.closed and alone, stamp=progress.stamp, due=progress.due)
+        grown = Progress(
+            progress.new, closed=progress.closed and alone, stamp=progress.stamp, due=progress.due,
+            ended=progress.ended,
+        )  # fmt: skip
         every = self.firing.late if context.watermark >= window.end else self.firing.early
         if grown.new and isinstance(every, EveryWall):
             self.wait(context, window, grown, every)

@@ -108,9 +108,15 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
         context.set_timer("e", due - 1)
 
     def _late(self, context: Context, start: int, value: Any, timestamp: int) -> None:
-        """A pane for each window of a late record that is past its end, and not over."""
+        """A pane for each window of a late record that is past its end, and not over.
+
+        A window from `due` on has its first pane still to come, with this record: its timer is due, and did not fire yet.
+        """
+        due = self.due.get()
         for begin in self.windows.starts(start):
             window = Window(begin, self.windows.end(begin))
+            if due <= window.end <= context.watermark:
+                continue
             if window.end <= context.watermark < self.firing.over_at(window.end):
                 if self.firing.accumulates:
                     accumulator = self.merged(self.slices(window).values())
