@@ -259,7 +259,10 @@ class MappedOwnership:
         self._used[interval] = actor.sequencer
         worker.inform(Claimed(((actor.owner, interval, actor.sequencer),)))
         worker.adoption.say_settled(actor)
-        worker.closed.discard(interval)  # a core that was handed over is gone, and this one has turned nothing away
+        if interval in self._leaving:  # under load it would never be done
+            worker.closed.add(interval)
+        else:  # a core that was handed over is gone, and this one has turned nothing away
+            worker.closed.discard(interval)
         worker.start(actor)
         worker.note(f"interval {interval} of {actor.owner} is served here", actor, info=True)
 
@@ -383,7 +386,6 @@ class MappedOwnership:
         sources = [name for name in order.sources if name in self._sources and name not in self._leaving]
         self._leaving |= {*intervals, *sources}
         worker.closed |= {*intervals}
-        actors = {i: worker.actors.all.get(i) for i in intervals}
         for name in sources:
             worker.partitions.pause(name)
         left = [*intervals]
@@ -401,8 +403,9 @@ class MappedOwnership:
             self._let_go(left, sources)
         else:
             self._keep(left, sources)
-        # The map may have caught up with a sequencer that a core had already: that core goes on, and has missed what came.
-        self._keep([i for i in intervals if i not in left and worker.actors.all.get(i) is actors[i]], [])
+        # These went, by the map, and are here: they were placed here again, or a core had the map's sequencer before the map.
+        # Whatever core they have was closed, and has missed what came.
+        self._keep([i for i in intervals if i not in left], [])
         gone = tuple(i for i in order.intervals if i not in worker.actors.all and i not in self._starting)
         worker.answer(HandedOver(gone, tuple(name for name in order.sources if name not in self._sources)))
 

@@ -249,17 +249,42 @@ def test_an_interval_that_has_work_again_while_its_last_words_are_written_is_not
     assert hand.of(HandedOver) == [HandedOver((ONE,), ())]
 
 
-def test_a_core_that_starts_while_its_interval_is_asked_for_takes_in_what_comes_after_its_hello(
-    hand: ClusterHand,
-) -> None:
-    """Nobody would send it again: the hello has been said."""
+def asked_for_while_it_starts(hand: ClusterHand, acked: bool) -> int:
+    """An interval whose core starts only after the leader has asked for it.  Returns the core's sequencer."""
     hand.held = Recover
     hand.place(ONE, owner=hand.mine)
     hand.give(he.Received(hand.leader, Led(hand.epoch)))
-    hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked=False)))
-    (recovery,), hand.held = hand.waiting, None
+    hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked)))
+    (recovery,), hand.held, hand.waiting = hand.waiting, None, []
     hand.answer(recovery)
-    hand.deliver(hand.worker.actors.all[ONE].sequencer + 1, f"w{hand.other}")
+    return hand.worker.actors.all[ONE].sequencer
+
+
+@pytest.mark.parametrize("acked", [False, True])
+def test_a_core_that_starts_while_its_interval_is_asked_for_takes_nothing_in_and_is_let_go(
+    hand: ClusterHand, acked: bool
+) -> None:
+    """It was open, had something to do at each look as long as records came, and the operator's order was refused."""
+    sequencer = asked_for_while_it_starts(hand, acked)
+    while hand.owned():
+        hand.deliver(sequencer + 1, f"w{hand.other}")
+        hand.pass_time()
+    assert (hand.ran, hand.of(HandedOver)) == ([], [HandedOver((ONE,), ())])
+
+
+def test_a_core_that_starts_while_its_interval_is_asked_for_and_stays_begins_anew_because_its_hello_has_been_said(
+    hand: ClusterHand,
+) -> None:
+    sequencer = asked_for_while_it_starts(hand, acked=False)
+    hand.held = WriteMarks
+    hand.pass_time()
+    hand.deliver(sequencer + 1, f"w{hand.other}")
+    (last_words,), hand.held, hand.waiting = hand.waiting, None, []
+    hand.now += limits.HAND_OVER_LIMIT_US
+    hand.answer(last_words)
+    assert (hand.ran, hand.of(HandedOver)) == ([], [HandedOver((), ())])
+    assert hand.worker.actors.all[ONE].sequencer > sequencer
+    hand.deliver(sequencer + 1, f"w{hand.other}")  # after its next hello
     assert hand.ran == [ONE]
 
 
