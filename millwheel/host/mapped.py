@@ -391,6 +391,7 @@ class MappedOwnership:
         left = [*intervals]
         while worker.now < until:
             left = [i for i in left if i in self._mine]
+            self._close(left)
             if not self._busy(left, sources, order.acked):
                 yield from self._last_words(left)
                 if not self._busy(left, sources, order.acked):
@@ -417,6 +418,13 @@ class MappedOwnership:
         found: ClusterMap = yield ReadMap()
         if not self._ended and (self._map is None or found.version >= self._map.version):
             self._follow(found)
+
+    def _close(self, intervals: list[IntervalId]) -> None:
+        """What is hot would have work for longer than the leader waits, and could never be split."""
+        for interval in intervals:
+            actor = self._worker.actors.all.get(interval)
+            if actor is not None and isinstance(actor.core, IntervalCore):
+                actor.core.close()
 
     def _let_go(self, intervals: list[IntervalId], sources: list[str]) -> None:
         for interval in intervals:

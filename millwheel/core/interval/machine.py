@@ -162,6 +162,7 @@ class IntervalCore:
         """For the rounds of its loop."""
         self._alarm = MAX_TIME
         self.halted = False
+        self._closed = False
         self._recovered: RecoveredInterval | None = recovered
 
     # --- the door ---------------------------------------------------------------------------------------------
@@ -287,10 +288,15 @@ class IntervalCore:
 
         `acked`: and no production either that a receiver has not acked, or whose ack is not recorded.
         """
-        return not (
-            self._inbox or self._invocation or self._arrivals.asking or self._schedule.paging
-            or not self._durability.settled(acked)
-        )  # fmt: skip
+        waits = self._inbox or self._arrivals.asking or self._schedule.paging
+        return not (self._invocation or (waits and not self._closed) or not self._durability.settled(acked))
+
+    def close(self) -> None:
+        """Begin no invocation any more, because another owner comes: senders keep what waits here.
+
+        In a loop it may wait for itself, and a barrier waits for it: there the interval goes on.
+        """
+        self._closed = self._epochs is None and not self.config.loop
 
     def give_up(self) -> ev.Inherited:
         """The core is void from now on.  Returns what the next one in this process begins with.
@@ -419,7 +425,8 @@ class IntervalCore:
         if self._epochs is not None and self._alignment.came_round() and not self._arrivals.waiting:
             self._epochs.logged(effects)
         self._schedule.page_timers(effects, self._watermark.input, now)
-        self._durability.rest(bool(self._inbox or self._invocation), effects, now)
+        waits = self._inbox and not self._closed
+        self._durability.rest(bool(waits or self._invocation), effects, now)
         self._arrivals.read(effects)
         self._durability.fold(effects)
         self._set_alarm(effects, now)
@@ -462,7 +469,9 @@ class IntervalCore:
 
     def _pump(self, effects: list[ev.Effect], now: int) -> bool:
         """Start the next invocation if there is room; true when one was finished on the spot."""
-        if self._invocation or not self._durability.has_room() or self._schedule.nothing(self._watermark.input, now):
+        if self._closed or self._invocation or not self._durability.has_room():
+            return False
+        if self._schedule.nothing(self._watermark.input, now):
             return False
         if self._waits_for_commit():
             return False

@@ -230,8 +230,27 @@ def test_who_is_asked_twice_to_let_go_of_an_interval_does_so_once(hand: ClusterH
     assert hand.of(HandedOver) == [HandedOver((ONE,), ())]
 
 
-def test_an_interval_that_has_work_again_while_its_last_words_are_written_is_not_let_go(hand: ClusterHand) -> None:
-    """Its successors would find a log, or nothing of what it was about to write."""
+def test_an_interval_is_handed_over_as_soon_as_its_hooks_return_although_much_waits(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    sequencer, hand.keep_running = hand.worker.actors.all[ONE].sequencer, True
+    hand.deliver(sequencer + 1, f"w{hand.other}")
+    hand.deliver(sequencer + 1, f"w{hand.other}", 1)
+    hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked=True)))
+    hand.keep_running = False
+    hand.give(he.Returned(ONE, sequencer, InvocationOutcome(processed=1), 0))
+    while hand.owned():
+        hand.pass_time()
+    assert (hand.ran, hand.of(HandedOver)) == ([], [HandedOver((ONE,), ())])
+
+
+def test_an_interval_that_has_work_again_while_its_last_words_are_written_is_not_let_go() -> None:
+    """Its successors would find a log, or nothing of what it was about to write.  In a loop it goes on."""
+    pipeline, again = Pipeline("hand"), Stream("again", TextCoder())
+    pipeline.inject(IterableSource("text", []), into=words)
+    pipeline.add(Keep, [subscribe(words, str), subscribe(again, str)], [again], name="keep", split_keys=("m",))
+    hand = ClusterHand(pipeline)
+    hand.give(he.Started())
     hand.place(ONE, owner=hand.mine)
     hand.give(he.Received(hand.leader, Led(hand.epoch)))
     sequencer, hand.held = hand.worker.actors.all[ONE].sequencer, WriteMarks
@@ -286,6 +305,27 @@ def test_a_core_that_starts_while_its_interval_is_asked_for_and_stays_begins_ane
     assert hand.worker.actors.all[ONE].sequencer > sequencer
     hand.deliver(sequencer + 1, f"w{hand.other}")  # after its next hello
     assert hand.ran == [ONE]
+
+
+def test_an_interval_that_goes_and_comes_back_during_a_hand_over_takes_nothing_in_before_it_has_begun_anew(
+    hand: ClusterHand,
+) -> None:
+    """What it would take in after it was closed once more would come behind what it had turned away."""
+    hand.place(ONE, TWO, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    sequencer, hand.keep_running = hand.worker.actors.all[ONE].sequencer, True
+    hand.deliver(sequencer + 1, f"w{hand.other}")
+    hand.give(he.Received(hand.leader, HandOver((ONE, TWO), (), acked=False)))
+    hand.place(TWO, owner=hand.other)
+    hand.pass_time()
+    hand.place(TWO, owner=hand.mine)
+    back = hand.worker.actors.all[TWO].sequencer
+    assert TWO in hand.worker.closed
+    hand.give(he.Returned(ONE, sequencer, InvocationOutcome(processed=1), 0))
+    while ONE in hand.owned():
+        hand.pass_time()
+    assert hand.worker.actors.all[TWO].sequencer > back
+    assert TWO not in hand.worker.closed
 
 
 def test_who_is_no_known_worker_is_not_heard(hand: ClusterHand) -> None:

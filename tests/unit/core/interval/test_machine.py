@@ -391,6 +391,59 @@ def test_an_interval_has_settled_when_all_is_acked_that_an_earlier_version_has_l
     assert said == [[], [], [ev.Settled()], []]
 
 
+def end_of_a_hand_over(bench: Bench) -> None:
+    """All that a core has committed is recorded and folded."""
+    bench.effects = bench.core.flush(bench.now)
+    for commit in bench.of(ev.Commit):
+        bench(ev.CommitDone(commit.write.seq))
+    for fold in bench.of(ev.Fold):
+        bench(ev.FoldDone(fold.upto))
+
+
+def test_what_waits_in_a_closed_core_does_not_run_and_nobody_waits_for_it() -> None:
+    """An interval that is hot has always something to do, and would never be handed over."""
+    bench = Bench()
+    bench.arrive(1, {0: ("k", 5)})
+    bench.load()
+    bench.arrive(2, {1: ("k", 6)})
+    bench.core.close()
+    assert not bench.core.settled(), "hooks run"
+    assert not bench.invoked(wrote("k", b"1")).of(ev.Invoke)
+    assert not bench.core.settled(), "what they wrote is not durable"
+    assert bench(ev.CommitDone(Seq(1))).acks() == [1]
+    end_of_a_hand_over(bench)
+    assert bench.core.settled(acked=True)
+
+
+def test_a_closed_core_records_the_acks_of_what_it_has_sent_although_something_waits() -> None:
+    bench = Bench()
+    bench.run(1, {0: ("k", 5)}, produced(("x", 5)))
+    (sent,) = bench(ev.CommitDone(Seq(1))).sent()
+    bench.core.close()
+    bench.arrive(2, {1: ("k", 6)})
+    bench(ev.AckArrived(sent.number))
+    assert not bench.core.settled(acked=True)
+    end_of_a_hand_over(bench)
+    assert bench.core.settled(acked=True)
+
+
+def test_a_closed_core_fires_no_timer() -> None:
+    bench = Bench()
+    bench.run(1, {0: ("k", 5)}, outcome(timers=set_timer("k", "t", 10)))
+    bench(ev.CommitDone(Seq(1)))
+    bench.core.close()
+    assert not bench(ev.WatermarkMoved(20)).of(ev.Invoke)
+    end_of_a_hand_over(bench)
+    assert bench.core.settled()
+
+
+def test_under_snapshots_a_core_that_is_closed_goes_on_because_a_barrier_waits_for_all_that_came_before_it() -> None:
+    bench = Bench(label=3)
+    bench.core.close()
+    bench(ev.BundleArrived(msgspec.structs.replace(bundle(1, {0: ("k", 5)}), epoch=3)))
+    assert bench.load().parts[0].sequences == [0]
+
+
 def test_fenced_it_is_silent_for_ever() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)}, produced(("x", 5)))
