@@ -177,7 +177,8 @@ class WatchedStore:
         for write in writes:
             place = (write.interval, write.sequencer, write.seq)
             if (write.interval, write.seq) not in kept:
-                self.on_refused(self.truth.computation[write.interval], write)
+                # A merge may have put an end to the interval of a process that stood still.
+                self.on_refused(self.truth.maker[write.sequencer], write)
                 continue
             if place in before or place in self._seen:
                 self._repeated(write)
