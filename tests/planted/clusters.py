@@ -11,6 +11,7 @@ from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval import events as ev
 from millwheel.core.source.injector import InjectorCore
 from millwheel.host import alphabet as he
+from millwheel.host.actors import Actor
 from millwheel.host.led_watermarks import LedWatermarks
 from millwheel.host.left_overs import LeftOvers
 from millwheel.host.mapped import MappedOwnership
@@ -25,6 +26,7 @@ from millwheel.host.standing import Standing
 from millwheel.host.still_sending import StillSending
 from millwheel.host.voice import Voice
 from millwheel.host.worker import WorkerHost
+from millwheel.ids import IntervalId
 from millwheel_storage.memory import MemoryStore
 from millwheel_storage.memory.agreements import MemoryAgreements
 from tests.planted import Patches, clustered, only
@@ -412,6 +414,28 @@ def let_go_by_an_old_map() -> Patches:
         yield from ()
 
     return {(MappedOwnership, "_hear_of_own"): by_what_is_known}
+
+
+@only("tests/unit/host/test_mapped.py")
+def handed_over_after_all_that_waits() -> Patches:
+    """An interval runs all that waits before it is handed over: one that is hot can never be split"""
+
+    def nothing(self: MappedOwnership, intervals: list[IntervalId]) -> None:
+        pass
+
+    return {(MappedOwnership, "_close"): nothing}
+
+
+@only("tests/unit/host/test_mapped.py")
+def open_while_it_is_handed_over() -> Patches:
+    """A core that starts while its interval is handed over takes in what comes: under load it is not let go"""
+    start = WorkerHost.start
+
+    def opened(self: WorkerHost, actor: Actor) -> None:
+        self.closed.discard(actor.interval)
+        start(self, actor)
+
+    return {(WorkerHost, "start"): opened}
 
 
 @only("tests/unit/host/test_mapped.py")

@@ -195,7 +195,6 @@ LONG = {
     "Receipts go to the worker that had the sender first",
     "Rounds of the owners before are asked after all has gone back",
     "The hello of a worker that is not known yet is forgotten",
-    "The next core of an interval is not told how far its inputs are",
     "The noise of a key is assumed, and not learned from its past",
     "The report walks a key's windows once for each of its anomalies",
     "The watermark of an interval with another owner is forgotten, and nobody waits for the new owner's",
@@ -208,21 +207,15 @@ LONG = {
 }
 """Those that take 2 to 100 s of processor: `make reliability` tries them, as all others."""
 
-AT_CRASH_POINTS = {
-    "The next core of an interval is not told how far its inputs are",
-}
-"""Those that a crash point sees and no seed does."""
-
 
 def noticed(name: str) -> dict[str, str]:
     """Where the bug `name` was seen, and which invariant broke; empty when nothing sees it."""
     if name in UNIT_ONLY:
         return {"at": "unit test", "by": UNIT_ONLY[name]} if unit_test_notices(name) else {}
     first = FIRST_SEEDS.get(name, 0)
-    if name not in AT_CRASH_POINTS:
-        for begin, budget in ((first, 8), (0, BUDGET_SEEDS)):
-            if seen := seeds_to_detect(name, budget, begin):
-                return {"at": f"seed {begin + seen[0] - 1}", "by": seen[1].split(":")[0]}
+    for begin, budget in ((first, 8), (0, BUDGET_SEEDS)):
+        if seen := seeds_to_detect(name, budget, begin):
+            return {"at": f"seed {begin + seen[0] - 1}", "by": seen[1].split(":")[0]}
     point = crash_points_to_detect(name)
     return {"at": f"crash point {point[0]}", "by": point[1].split(":")[0]} if point else {}
 

@@ -292,9 +292,9 @@ class IntervalCore:
         return not (self._invocation or (waits and not self._closed) or not self._durability.settled(acked))
 
     def close(self) -> None:
-        """Begin no invocation any more, because another owner comes: senders keep what waits here.
+        """Another owner comes: begin no invocation.  Senders keep what waits.
 
-        In a loop it may wait for itself, and a barrier waits for it: there the interval goes on.
+        A loop goes on, where an interval may wait for itself, and so do snapshots, where barriers wait.
         """
         self._closed = self._epochs is None and not self.config.loop
 
@@ -471,9 +471,7 @@ class IntervalCore:
         """Start the next invocation if there is room; true when one was finished on the spot."""
         if self._closed or self._invocation or not self._durability.has_room():
             return False
-        if self._schedule.nothing(self._watermark.input, now):
-            return False
-        if self._waits_for_commit():
+        if self._schedule.nothing(self._watermark.input, now) or self._waits_for_commit():
             return False
         self._read_quarantine(effects)
         promised = MIN_TIME if self._held is None else self._held.promised
