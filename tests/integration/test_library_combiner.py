@@ -46,7 +46,7 @@ from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres.reader import Reader
 from tests.integration.places import Place
 from tests.integration.test_combiner_later import DURABILITIES, closed, kills, run_on, small_steps
-from tests.unit.runtime.mortal import run_killed
+from tests.unit.runtime.mortal import SentAndNotTaken, run_killed, run_mortal
 
 __all__ = ["small_steps"]
 
@@ -242,6 +242,19 @@ def test_each_record_counts_once_wherever_the_run_before_ends(
             assert (store.key_state.get(step, {}), store.folded.timers.get(step, {})) == ({}, {}), step
         assert comes or not store.by_low("views.parts")
         assert store.tables()["production"] == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("step", ["views", "last"])
+def test_what_shards_have_sent_and_nobody_has_taken_counts_when_the_combiner_goes(step: str) -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        mortal = SentAndNotTaken(store, f"{step}.parts")
+        assert await run_mortal(views("views", 3, "checkpoints"), mortal)
+        assert store.tables()["production"] or store.log
+        await run_on(views("views", None, "checkpoints"), store)
+        each_counts_once(in_memory(store, "Seen"), in_memory(store, "Sliding"), "sum")
 
     asyncio.run(main())
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Sequence
 from typing import Any, Final
 
 from millwheel import Pipeline
+from millwheel.bundles import LogWrite, decode_checkpoint
 from millwheel.ports import Store
 from millwheel.runtime.embedded import EmbeddedRun
+from millwheel_storage.memory import MemoryStore
 
 WRITES: Final = frozenset({"commit", "fold", "advance", "declare", "persist_watermarks", "recover", "mark"})
 """The calls that are counted."""
@@ -76,11 +79,32 @@ NEVER: Final = 1 << 60
 """The number of a call at which nothing is killed."""
 
 
+class SentAndNotTaken(MortalStore):
+    """`store` until something is durable that `sender` produces: it has not left yet, so nobody has taken it."""
+
+    def __init__(self, store: MemoryStore, sender: str) -> None:
+        super().__init__(store, NEVER)
+        self._intervals, self._sender = store.by_low, sender
+
+    async def commit(self, writes: Sequence[LogWrite]) -> Any:
+        """See `Store`."""
+        kept = await self._store.commit(writes)
+        senders = {interval for _, interval in self._intervals(self._sender)}
+        if any(write.interval in senders and decode_checkpoint(write.payload).produced for write in writes):
+            self.dead.set()
+            await asyncio.Event().wait()
+        return kept
+
+
 async def run_killed(
     pipeline: Pipeline, store: Store, at: int, done: bool = True, delays: Delays | None = None
 ) -> bool:
     """Run until the kill, or to the end if that comes first; whether it was killed."""
-    mortal = MortalStore(store, at, done, delays)
+    return await run_mortal(pipeline, MortalStore(store, at, done, delays))
+
+
+async def run_mortal(pipeline: Pipeline, mortal: MortalStore) -> bool:
+    """Run until the process loses the store, or to the end if that comes first; whether it was lost."""
     run = asyncio.ensure_future(EmbeddedRun(pipeline.graph(), mortal, pipeline.tables).run())
     dead = asyncio.ensure_future(mortal.dead.wait())
     try:
