@@ -87,7 +87,9 @@ def test_a_server_that_cannot_start_says_why_and_nobody_waits_for_it_who_wants_t
             settings.write("\nnonsense = 1\n")
         os.kill(server.pid, signal.SIGKILL)
         began = time.monotonic()
-        with pytest.raises(StoreError, match=r"^Postgres in .* does not start: (FATAL: |processes of ).*; see .*postgres\.log$"):
+        with pytest.raises(
+            StoreError, match=r"^Postgres in .* does not start: (FATAL: |processes of ).*; see .*postgres\.log$"
+        ):
             server.ensure_running(unless=lambda: time.monotonic() > began + 0.5)
         assert time.monotonic() - began < 5
 
