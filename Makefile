@@ -37,16 +37,19 @@ $(STAMP): $(LOCKS) pyproject.toml
 	$(PY) -m pip check --disable-pip-version-check
 	@touch $@
 
-# A file's tests share a Spark or a Postgres, so a file is what a worker takes.  What takes every processor goes first, alone:
-# beside others it was slowed for more than it left to them; when it fails, the others still say what they know.  Three workers on two
-# processors: many tests wait for a lease, a JVM or a dead process.  What goes to pytest is mostly one test, or a debugger, which workers
-# would hide.
+# A file's tests share a Spark or a Postgres, so a file is what a worker takes.  Three workers on two processors: many tests wait for a
+# lease, a JVM or a dead process.  Seeds take what they leave of every processor, by a low priority while $(BESIDE) is there.  What
+# goes to pytest is mostly one test, or a debugger, which workers would hide.
+SEEDS_LOG := build/seeds.log
+BESIDE := build/beside
 test: $(STAMP) ## every test, in three workers; with ARGS="-k name" and the like, which go to pytest, in one process
 ifdef ARGS
 	$(PY) -m pytest $(ARGS)
 else
-	$(PY) -m pytest -m every_core tests/sim; alone=$$?; \
-	$(PY) -m pytest -m "not every_core and not grid and not long" -n 3 --dist loadfile --no-loadscope-reorder && exit $$alone
+	@mkdir -p $(dir $(BESIDE)) && touch $(BESIDE)
+	$(PY) -m pytest -m every_core tests/sim >$(SEEDS_LOG) 2>&1 & seeds=$$!; \
+	$(PY) -m pytest -m "not every_core and not grid and not long" -n 3 --dist loadfile --no-loadscope-reorder; others=$$?; \
+	rm -f $(BESIDE); wait $$seeds; seeds=$$?; cat $(SEEDS_LOG); exit $$((others ? others : seeds))
 endif
 
 # The first import of a test module rewrites its asserts, for 15 s of processor over all: three workers that begin together each do it.

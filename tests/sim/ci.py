@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import multiprocessing
-import os
 import resource
 import sys
 import time
@@ -16,6 +14,7 @@ from typing import Any
 import msgspec
 
 from millwheel.testing.world.kernel import Violation, untold
+from tests.sim import aside
 from tests.sim.harness import Verdict, simulate_seed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,15 +109,9 @@ def try_seed(seed: int) -> Verdict | str:
 
 
 def run_seeds(seeds: range, attempt: Callable[[int], Verdict | str] = try_seed) -> dict[str, Any]:
-    """The figures of a range of seeds, on all cores."""
+    """The figures of a range of seeds, on what others leave of all cores."""
     begin, used = time.monotonic(), _children_s()
-    pool = multiprocessing.get_context("spawn").Pool(os.cpu_count())
-    try:
-        found = pool.map(attempt, seeds, chunksize=1)
-        pool.close()
-        pool.join()
-    finally:
-        pool.terminate()
+    found = aside.of_each(attempt, seeds)
     verdicts = [v for v in found if isinstance(v, Verdict)]
     failures = [v for v in found if isinstance(v, str)]
     return figures(verdicts, failures, time.monotonic() - begin, _children_s() - used)

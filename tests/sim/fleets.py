@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import random
 from collections.abc import Callable
 from itertools import count
@@ -18,6 +16,7 @@ from millwheel.testing.world.echoes import Echoes
 from millwheel.testing.world.fleet import ClusterSimulation, Roles
 from millwheel.testing.world.kernel import Kernel, Violation, untold
 from millwheel_storage.memory import MemoryStore
+from tests.sim import aside
 from tests.sim.harness import LedgerStore, Verdict, end_sources, let_last_come, mend, unmended
 from tests.sim.workload.drawing import ROLLED, START_US, Workload, draw, shrunk
 from tests.sim.workload.expecting import check_commit, check_state
@@ -136,7 +135,6 @@ def try_cluster(seed: int) -> Verdict | str:
 
 
 def run_clusters(seeds: range) -> tuple[list[Verdict], list[str]]:
-    """Verdicts and failures of a range of seeds, on all cores."""
-    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
-        found = pool.map(try_cluster, seeds, chunksize=1)
+    """Verdicts and failures of a range of seeds, on what others leave of all cores."""
+    found = aside.of_each(try_cluster, seeds)
     return [v for v in found if isinstance(v, Verdict)], [v for v in found if isinstance(v, str)]

@@ -10,6 +10,7 @@ from millwheel.testing.faults.nemesis import NO_FAULTS, Faults
 from millwheel.testing.world.fleet import ClusterSimulation
 from millwheel.testing.world.members import WorkerMember
 from tests.effort import examples
+from tests.sim import aside
 from tests.sim.ci import publish
 from tests.sim.fleets import run_clusters, simulate_cluster
 
@@ -45,7 +46,7 @@ PROBES = (
 
 @pytest.mark.every_core
 @pytest.mark.slow
-@pytest.mark.timeout(1_200)
+@pytest.mark.timeout(aside.LIMIT_S)
 def test_every_seed_of_a_cluster_keeps_every_invariant_and_together_they_reach_every_probe() -> None:
     verdicts, failures = run_clusters(range(SEEDS))
     probes: Counter[str] = Counter()

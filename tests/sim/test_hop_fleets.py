@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.effort import examples
-from tests.sim import ci
+from tests.sim import aside, ci
 from tests.sim.hop_fleets import simulate_hops_on_a_cluster, try_hops_on_a_cluster
 
 SEEDS = examples(3, gate=16)
@@ -23,7 +23,7 @@ PROBES = (
 
 @pytest.mark.every_core
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(aside.LIMIT_S)
 def test_every_seed_of_a_loop_on_a_cluster_keeps_every_invariant() -> None:
     found = ci.run_seeds(range(SEEDS), try_hops_on_a_cluster)
     ci.publish("loops_on_clusters", found)

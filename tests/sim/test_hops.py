@@ -7,7 +7,7 @@ import pytest
 from millwheel.model import MAX_TIME
 from millwheel.testing.world.kernel import Violation, untold
 from tests.effort import examples
-from tests.sim import ci
+from tests.sim import aside, ci
 from tests.sim.harness import Verdict
 from tests.sim.hops import EDGES, draw_hops, expected_hops, simulate_hops
 
@@ -43,7 +43,7 @@ def try_hops(seed: int) -> Verdict | str:
 
 @pytest.mark.every_core
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(aside.LIMIT_S)
 def test_every_seed_with_a_loop_keeps_every_invariant() -> None:
     found = ci.run_seeds(range(SEEDS), try_hops)
     ci.publish("loops", found)

@@ -100,7 +100,7 @@ def test_the_tracked_files_are_found() -> None:
 
 def test_what_takes_every_core_lies_where_make_test_looks_for_it() -> None:
     mark = "pytest.mark.every_" + "core"
-    assert f"-m {mark.rpartition('.')[2]} tests/sim;" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert f"-m {mark.rpartition('.')[2]} tests/sim >" in (ROOT / "Makefile").read_text(encoding="utf-8")
     marked = {path.parent for path in (ROOT / "tests").rglob("test_*.py") if mark in path.read_text(encoding="utf-8")}
     assert marked == {ROOT / "tests" / "sim"}
 
