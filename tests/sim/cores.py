@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.sim import aside
+
 Answers = dict[str, "AsyncResult[Any]"]
 """What will be known of each name."""
 
@@ -19,5 +21,5 @@ def on_all_cores(request: pytest.FixtureRequest, find: Callable[[str], Any]) -> 
     tests = [item for item in request.session.items if isinstance(item, pytest.Function)]
     names = [str(test.callspec.params["name"]) for test in tests if test.module is request.module]
     # Not forked: by then this process may have threads, Spark's for one.
-    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count(), aside.begin, (find,)) as pool:
         yield {name: pool.apply_async(find, (name,)) for name in names}

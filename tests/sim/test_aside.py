@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -72,3 +73,13 @@ def test_what_a_seed_raises_is_raised(beside: Path) -> None:
 
 def one_through(seed: int) -> float:
     return 1 / seed
+
+
+def test_what_a_process_has_imported_is_not_looked_through_for_garbage(beside: Path) -> None:
+    for frozen, threshold in aside.of_each(collected, range(2), beside):
+        assert frozen > 10_000
+        assert threshold == aside.ALLOCATIONS
+
+
+def collected(_: int) -> tuple[int, int]:
+    return gc.get_freeze_count(), gc.get_threshold()[0]
