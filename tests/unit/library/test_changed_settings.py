@@ -67,7 +67,7 @@ class Versions(Stepper):
     def ends(self) -> None:
         """Nothing keeps the watermark, and nothing is left."""
         self.finish()
-        self.advance_clock(600 * SECOND)
+        self.advance_clock(60 * SECOND)
         assert self.watermark(NAME) == MAX_TIME
         assert left(self, [name for name in self.graph.computations if name.startswith(NAME)]) == {}
 
