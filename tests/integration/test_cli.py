@@ -481,7 +481,8 @@ def test_a_run_that_does_not_end_says_what_it_waits_for(served: Shell, broken: b
     if broken:
         served("quarantine", "redrive", "jobs:pipeline", "Open", "printer")
         status, out, _ = served("run", "jobs:pipeline", RELEASE="1")
-        assert (status, out) == (0, "millwheel: 0 rows in, 0 records, watermark the end of time, redriven 1\n")
+        assert status == 0, out
+        assert out.splitlines()[-1] == "millwheel: 0 rows in, 0 records, watermark the end of time, redriven 1"
 
 
 def test_check_says_what_a_start_would_do(served: Shell) -> None:
