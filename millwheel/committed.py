@@ -67,6 +67,10 @@ class Held(msgspec.Struct, frozen=True):
         return f"{self.kind}\t{format_time(self.timestamp)}\t{self.what}{since}"
 
 
+def _when(held: Held) -> int:
+    return held.timestamp
+
+
 class Committed:
     """A pipeline's committed state, also while it runs elsewhere.  Use it as a context manager.
 
@@ -141,7 +145,8 @@ class Committed:
         """What `computation`'s low watermark waits for: its senders, then what is oldest of its own.
 
         On a cluster the first of them is what keeps it where it stands, wherever that is upstream, as its worker says:
-        source, interval, key, and the record, timer or hold, with `since`; and what nobody serves there.
+        source, interval, key, and the record, timer or hold, with `since`; and what nobody serves there.  Where no worker
+        says so, the first of them is what is stored of it: the oldest timer, hold or production there, or its partition.
         Sources that wait because they are too far ahead come next.
         Watermarks of everything that bounds its input and its own; the edges that close a loop at it; sources that feed it,
         are not read to their end and are left out of the pipeline; of other sources the first `limit` partitions that are
@@ -162,31 +167,61 @@ class Committed:
         found += [Held("left out", watermarks.get(f"source:{name}", MIN_TIME), f"source {name}") for name in left_out]
         for name in self._graph.senders(computation):
             found += self._unfinished(name.removeprefix("source:"), limit) if name.startswith("source:") else []
+        return found + self._own(computation, limit)
+
+    def _own(self, computation: str, limit: int | None, by_wall_time: bool = True) -> list[Held]:
+        """Its first timers, its first holds, and the oldest production of each of its intervals."""
         asleep = self.reader.quarantined_keys(computation)  # whose timers do not fire
         timers = [timer for timer in self.reader.timers(computation) if timer.key not in asleep]
-        for timer in timers[:limit]:
-            found.append(Held("timer", timer.timestamp, f"key {timer.key!r} tag {timer.tag!r} ({timer.kind})"))
+        timers = [timer for timer in timers if by_wall_time or timer.kind == "watermark"]
+        found = [
+            Held("timer", timer.timestamp, f"key {timer.key!r} tag {timer.tag!r} ({timer.kind})")
+            for timer in timers[:limit]
+        ]
         kept = self._spec(computation).settings.quarantine_holds
         holds = {key: at for key, at in self.reader.holds(computation).items() if kept or key not in asleep}
         found += [_hold(*hold) for hold in sorted(holds.items(), key=lambda hold: hold[1])[:limit]]
-        for oldest in self.reader.oldest_productions():
-            if oldest.computation == computation:
-                found.append(Held(oldest.kind, oldest.timestamp, f"interval {oldest.interval} key {oldest.key!r}"))
-        return found
+        return found + [
+            Held(oldest.kind, oldest.timestamp, f"interval {oldest.interval} key {oldest.key!r}")
+            for oldest in self.reader.oldest_productions()
+            if oldest.computation == computation
+        ]
 
     def _keeping(self, computation: str, watermarks: Mapping[str, int]) -> list[Held]:
-        """What workers of a cluster say that keeps it, and what has no owner there."""
+        """What workers of a cluster say that keeps it, and what has no owner there; of others what the store has."""
+        if watermarks.get(computation, MIN_TIME) == MAX_TIME:
+            return []
         loops = {loop.name: loop.members for loop in self._graph.loops}
         names = keepers(computation, watermarks, self._bounds_of, loops)
+        standing = [
+            one
+            for one in self.reader.standstills()
+            if one.standstill.name in names
+            and one.standstill.timestamp <= watermarks.get(one.standstill.name, MIN_TIME)
+        ]
         said = [
             Held(
                 one.standstill.kind, one.standstill.timestamp,
                 f"{one.standstill.detail} in {_place(one.standstill)}, at {one.member}".lstrip(), one.standstill.since_us,
             )
-            for one in self.reader.standstills()
-            if one.standstill.name in names and one.standstill.timestamp <= watermarks.get(one.standstill.name, MIN_TIME)
+            for one in standing
         ]  # fmt: skip
-        return sorted(said, key=lambda held: held.timestamp) + self._unserved(names, watermarks)
+        sources = {
+            name for name in self._graph.senders(computation) if name.startswith("source:")
+        }  # they are shown anyway
+        silent = {*names} - {one.standstill.name for one in standing} - sources - {computation}
+        near = self._graph.bounds(computation)
+        stored = [held for name in silent for held in self._stored(name, watermarks.get(name, MIN_TIME), name in near)]
+        return [*sorted(said, key=_when), *self._unserved(names, watermarks), *sorted(stored, key=_when)]
+
+    def _stored(self, name: str, watermark: int, near: bool) -> list[Held]:
+        """What the store has of what keeps the watermark of a computation or a source; `near` when that is shown anyway."""
+        if name.startswith("source:"):
+            return self._unfinished(name.removeprefix("source:"), 1)
+        oldest = min(self._own(name, None, by_wall_time=False), key=_when, default=None)
+        if oldest is None or oldest.timestamp > watermark:  # it is in memory only
+            return [] if near else [Held("watermark", watermark, name)]
+        return [msgspec.structs.replace(oldest, what=f"{oldest.what} in {name}")]
 
     def _bounds_of(self, name: str) -> set[str]:
         return set() if name.startswith("source:") else self._graph.bounds(name)

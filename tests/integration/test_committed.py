@@ -32,7 +32,8 @@ from millwheel.core.source import injector
 from millwheel.errors import StoreError, StoreUnavailable, WiringError
 from millwheel.launch import run
 from millwheel.runtime.embedded import EmbeddedRun
-from millwheel_injectors import FileSource, IterableSource
+from millwheel.source import Source
+from millwheel_injectors import FileSource, IterableSource, TextLines
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
 from tests.unit.runtime.drive import Count as Counted
@@ -356,7 +357,87 @@ def test_explain_names_the_productions_of_the_computation_asked_for_only(
     with Committed(made, postgres.url) as committed:
         assert {oldest.computation for oldest in committed.reader.oldest_productions()} == {"Split"}
         assert [held.kind for held in committed.explain("Split")].count("production") == 1
-        assert [held.kind for held in committed.explain("Count")].count("production") == 0
+        of_others = [held.what for held in committed.explain("Count") if held.kind == "production"]
+        assert of_others == [what for what in of_others[:1] if what.endswith(" in Split")], (
+            "it keeps the watermark there"
+        )
+
+
+class Keeper(Computation[str]):
+    """Sends on, and holds the watermark if the record says so."""
+
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        if record.value == "hold":
+            context.hold(record.timestamp)
+        context.produce(kept, record.value)
+
+
+class Further(Computation[str]):
+    """Sends on."""
+
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        context.produce(passed, record.value)
+
+
+kept, passed = Stream("kept", TextCoder()), Stream("passed", TextCoder())
+
+
+def three_steps(pipeline: str, source: Source[str]) -> Pipeline:
+    """The last of them is two steps behind what is held, and three behind the source."""
+    made = Pipeline(pipeline)
+    made.inject(source, into=texts)
+    made.add(Keeper, [subscribe(texts, str)], [kept])
+    made.add(Further, [subscribe(kept, str)], [passed])
+    made.add(Count, [subscribe(passed, str)])
+    return made
+
+
+def test_explain_of_an_embedded_run_names_the_hold_that_keeps_a_watermark_further_upstream(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    made = three_steps(pipeline, IterableSource("texts", [("hold", 60)]))
+    with Committed(made, postgres.url) as committed:
+        run_until(made, PostgresStore(postgres.url, pipeline), lambda it: it.progress().watermarks.get("Count") == 60)
+        assert committed.explain("Count")[0] == Held("hold", 60, "key 'hold' in Keeper")
+        assert committed.explain("Further")[0] == Held("hold", 60, "key 'hold' in Keeper")
+        assert [held.what for held in committed.explain("Keeper") if held.kind == "hold"] == ["key 'hold'"]
+
+
+def test_explain_of_an_embedded_run_names_the_file_that_keeps_a_watermark_further_upstream(
+    postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("one\n")
+    source = FileSource("texts", str(tmp_path / "*.txt"), TextLines(), event_time=lambda line: 60, tail=True)
+    made = three_steps(pipeline, source)
+    with Committed(made, postgres.url) as committed:
+
+        def read(run: EmbeddedRun) -> bool:
+            return run.progress().records == 3 and [it.position for it in committed.reader.sources("texts")] == [1]
+
+        run_until(made, PostgresStore(postgres.url, pipeline), read)
+        first, partition = committed.explain("Count")[:2]
+        assert (first.kind, first.what.startswith("source texts: ")) == ("source", True)
+        where = "a.txt of source texts, read to row 1; "
+        assert (partition.kind, partition.what.startswith(where)) == ("partition", True)
+        assert [held.kind for held in committed.explain("Keeper")].count("partition") == 1, "it is not shown twice"
+
+
+def test_explain_says_where_a_watermark_is_kept_further_upstream_by_what_is_in_memory_only(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    made = three_steps(pipeline, IterableSource("texts", [("hold", 60)]))
+    with Committed(made, postgres.url) as committed:
+        run_until(made, PostgresStore(postgres.url, pipeline), lambda it: it.progress().watermarks.get("Count") == 60)
+        with psycopg.connect(postgres.url, autocommit=True) as connection:
+            for table in ("hold", "checkpoint_log"):
+                connection.execute(f'DELETE FROM "{pipeline}".{table}')
+            number = committed.reader._computation("Keeper")
+            for kind, at in (("wall", 1), ("watermark", 61)):  # neither keeps a watermark at 60
+                connection.execute(
+                    f"INSERT INTO \"{pipeline}\".timer VALUES (%s, 'hold', %s, 't', %s)", (number, kind, at)
+                )
+        assert committed.explain("Count")[0] == Held("watermark", 60, "Keeper")
+        assert [held.what for held in committed.explain("Further") if held.kind == "watermark"].count("Keeper") == 1
 
 
 class Opened(Computation[str]):
