@@ -45,7 +45,7 @@ from millwheel.library import (
     collect,
     seconds,
 )
-from millwheel_injectors import IterableSource
+from millwheel_injectors import BoundedDisorder, IterableSource
 from millwheel_storage.memory import MemoryStore
 from tests.integration import test_library_combiner as combined
 from tests.integration.test_combiner_later import DURABILITIES, kills, run_on
@@ -129,7 +129,7 @@ def row(it: Any) -> str:
 def everything(durability: str, splits: list[str]) -> Pipeline:
     pipeline = Pipeline("storm", durability=DURABILITIES[durability]())
     rows = [(Item(shop_of(n), n), time_of(n)) for n in range(ROWS)]
-    pipeline.inject(IterableSource("rows", rows), into=items)
+    pipeline.inject(IterableSource("rows", rows, BoundedDisorder()), into=items)
     again = sorted((n + later, n) for n in PUNCTUAL for later in (0, 20))
     pipeline.inject(IterableSource("again", [(Item(shop_of(n), n), time_of(n)) for _, n in again]), into=twice)
     flow = Flow(pipeline)
@@ -230,6 +230,7 @@ def drawn_limits(patch: pytest.MonkeyPatch, dice: random.Random) -> None:
     patch.setattr(injector, "FIRST_READ_ROWS", 3)
     patch.setattr(injector, "ADVANCE_DELAY_US", dice.choice([1_000, 100_000]))
     patch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", dice.choice([2, 8, 1_000]))
+    patch.setattr(limits, "TIMER_INVOCATIONS", dice.choice([1, 16]))
 
 
 async def storm(dice: random.Random) -> None:
