@@ -20,9 +20,8 @@ from millwheel import (
     Table,
 )
 from millwheel.library import LookUp, Reply, Service, seconds
-from millwheel_storage.memory import MemoryStore
 from tests.integration.storm_joins import same
-from tests.integration.weather import Came, Ground, Item, Kind, by_shop, items, punctual
+from tests.integration.weather import Came, Ground, Item, Kind, Lair, by_shop, items, punctual
 
 
 def passed(it: Item) -> list[Any]:
@@ -201,9 +200,9 @@ def sinks(name: str, dice: random.Random) -> Kind:
     def check(rows: Sequence[Item], came: Came) -> None:
         """All is in the store."""
 
-    def look(rows: Sequence[Item], store: MemoryStore) -> None:
+    def look(rows: Sequence[Item], lair: Lair) -> None:
         def table(of: str) -> list[dict[str, Any]]:
-            return [dict(row) for row in store.sinks.get(f"{name}_{of}", {}).values()]
+            return [dict(row) for row in lair.rows(f"{name}_{of}")]
 
         log = [(shop, number, it.number) for shop, of in by_shop(rows).items() for number, it in enumerate(of)]
         assert sorted((row["key"], row["number"], row["item"]) for row in table("log")) == sorted(log)

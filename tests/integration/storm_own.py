@@ -25,10 +25,9 @@ from millwheel import (
     ValueCell,
     subscribe,
 )
-from millwheel_storage.memory import MemoryStore
 from tests.integration.storm_daily import in_order
 from tests.integration.storm_joins import same
-from tests.integration.weather import Came, Ground, Item, Kind, by_shop, items, punctual
+from tests.integration.weather import Came, Ground, Item, Kind, Lair, by_shop, items, punctual
 
 
 class Counting(Computation[Item]):
@@ -197,11 +196,11 @@ def gatherings(name: str, dice: random.Random) -> Kind:
     def check(rows: Sequence[Item], came: Came) -> None:
         """All is in the store."""
 
-    def look(rows: Sequence[Item], store: MemoryStore) -> None:
-        found = {
-            shop: {int(entry): msgspec.json.decode(value) for (_, entry), value in slots.items()}
-            for shop, slots in store.key_state[f"{name}.total"].items()
-        }
+    def look(rows: Sequence[Item], lair: Lair) -> None:
+        found: dict[str, dict[int, int]] = {}
+        for computation, shop, cell, entry, value in lair.tables()["key_state"]:
+            if (computation, cell) == (f"{name}.total", "times") and entry:
+                found.setdefault(shop, {})[int(entry)] = msgspec.json.decode(value)
         assert found == {shop: {it.number: 1 for it in of} for shop, of in by_shop(rows).items()}
 
     return Kind(f"{name}: gatherings {here}", add, check, (f"{name}.total",), look)

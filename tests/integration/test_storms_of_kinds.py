@@ -14,15 +14,17 @@ from typing import Any
 
 import pytest
 
-from millwheel_storage.memory import MemoryStore
+from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.postgres.reader import Reader
 from tests.effort import examples
+from tests.integration.places import Place
 from tests.integration.storm_daily import DAILY
 from tests.integration.storm_joins import JOINS
 from tests.integration.storm_own import OWN
 from tests.integration.storm_sessions import SESSIONS
 from tests.integration.storm_windows import WINDOWS
-from tests.integration.weather import Came, Kind, Out, build, came, drawn_items, drawn_limits, storm
-from tests.unit.runtime.mortal import NEVER, run_killed
+from tests.integration.weather import Came, InMemory, Kind, Out, build, came, drawn_items, drawn_limits, once, storm
+from tests.unit.runtime.mortal import NEVER
 
 ALL = [*WINDOWS, *SESSIONS, *JOINS, *DAILY, *OWN]
 
@@ -31,14 +33,37 @@ def names(kinds: list[Kind]) -> str:
     return "\n".join(kind.name for kind in kinds)
 
 
-@pytest.mark.parametrize("seed", range(examples(200, gate=8)))
+@pytest.mark.parametrize("seed", range(examples(200, gate=12)))
 def test_every_kind_is_right_after_a_storm(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(seed)
     drawn_limits(monkeypatch, dice)
     first = seed * 6 % len(ALL)  # each has its turn
     kinds = [make(f"k{place}", dice) for place, make in enumerate([*ALL, *ALL][first : first + 6])]
     print(names(kinds))
-    asyncio.run(storm(dice, kinds, drawn_items(dice), MemoryStore()))
+    asyncio.run(storm(dice, kinds, drawn_items(dice), InMemory()))
+
+
+class OnPostgres(Place):
+    """A schema of a server."""
+
+    def redrive(self) -> bool:
+        with Reader(self.url, self.name) as reader:
+            waiting = reader.quarantined()
+            for computation, key, _ in waiting:
+                reader.request_redrive(computation, key)
+        return bool(waiting)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("seed", range(examples(40, gate=2)))
+def test_every_kind_is_right_after_a_storm_on_postgres(
+    seed: int, monkeypatch: pytest.MonkeyPatch, postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    dice = random.Random(seed)
+    drawn_limits(monkeypatch, dice)
+    kinds = [dice.choice(ALL)(f"k{place}", dice) for place in range(5)]
+    print(names(kinds))
+    asyncio.run(storm(dice, kinds, drawn_items(dice), OnPostgres(postgres.url, pipeline), pipeline))
 
 
 def spoilt(found: Came, name: str) -> Iterator[tuple[str, Came]]:
@@ -82,9 +107,9 @@ def test_no_oracle_is_blind() -> None:
     """Each sees a result that is missing, one that is there twice, one of another time, and one of another value."""
     dice = random.Random(8)
     kinds = [make(f"k{place}", dice) for place, make in enumerate(ALL)]
-    rows, store = drawn_items(dice, late_share=0), MemoryStore()  # with late ones, a run is not as another
-    asyncio.run(run_killed(build(kinds, rows, "checkpoints", 0, True, []), store, NEVER))
-    found, unseen = came(store), []
+    rows, lair = drawn_items(dice, late_share=0), InMemory()  # with late ones, a run is not as another
+    asyncio.run(once(lair, build(kinds, rows, "checkpoints", 0, True, []), NEVER, True))
+    found, unseen = came(lair), []
     for place, kind in enumerate(kinds):
         kind.check(rows, found)
         for what, other in spoilt(found, f"k{place}") if found[f"k{place}"] else ():

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import pytest
@@ -29,14 +29,16 @@ from millwheel import (
 )
 from millwheel.core.source import injector
 from millwheel.library import Chain, Flow, KeyedChain
+from millwheel.ports import Store
 from millwheel_injectors import BoundedDisorder, IterableSource
 from millwheel_storage.memory import MemoryStore
+from millwheel_storage.postgres import PostgresStore
 from tests.integration.test_combiner_later import DURABILITIES, kills
 from tests.unit.runtime.mortal import NEVER, Delays, run_killed
 
 SIZE, DISORDER = 10 * SECOND, 3 * SECOND
-START = 1_774_742_400 * SECOND
-"""A Sunday in March 2026 on which Berlin's day has 23 hours."""
+START = 1_774_738_770 * SECOND
+"""Half a minute before a Sunday in March 2026 on which Berlin's day has 23 hours."""
 SHOPS = ("hot", "hot", "hot", "s", "shop 1", "shop 2", "quiet")
 
 
@@ -144,6 +146,47 @@ def is_left(it: Item) -> bool:
     return it.number % 5 < 2
 
 
+class Lair(Protocol):
+    """Where a pipeline lives."""
+
+    def store(self) -> Store:
+        """As after a restart."""
+        ...
+
+    def tables(self) -> dict[str, list[tuple[Any, ...]]]:
+        """All that is stored."""
+        ...
+
+    def rows(self, table: str) -> Sequence[Mapping[str, Any]]:
+        """Of a sink table."""
+        ...
+
+    def redrive(self) -> bool:
+        """All keys that are in quarantine; whether there are any."""
+        ...
+
+
+class InMemory:
+    """A store in memory, which outlives its processes."""
+
+    def __init__(self) -> None:
+        self.inner = MemoryStore()
+
+    def store(self) -> Store:
+        return self.inner
+
+    def tables(self) -> dict[str, list[tuple[Any, ...]]]:
+        return self.inner.tables()
+
+    def rows(self, table: str) -> Sequence[Mapping[str, Any]]:
+        return [*self.inner.sinks.get(table, {}).values()]
+
+    def redrive(self) -> bool:
+        for computation, key in self.inner.quarantine:
+            self.inner.request_redrive(computation, key)
+        return bool(self.inner.quarantine)
+
+
 class Kind(NamedTuple):
     """A kind of step: what adds it, and the oracle, which raises.  `keeps` are its computations whose state stays."""
 
@@ -151,14 +194,20 @@ class Kind(NamedTuple):
     add: Callable[[Ground], None]
     check: Callable[[Sequence[Item], Came], None]
     keeps: tuple[str, ...] = ()
-    look: Callable[[Sequence[Item], MemoryStore], None] | None = None
+    look: Callable[[Sequence[Item], Lair], None] | None = None
     """An oracle of what lies in the store."""
 
 
 def build(
-    kinds: Sequence[Kind], rows: Sequence[Item], durability: str, run: int, last: bool, splits: Sequence[str]
+    kinds: Sequence[Kind],
+    rows: Sequence[Item],
+    durability: str,
+    run: int,
+    last: bool,
+    splits: Sequence[str],
+    name: str = "storm",
 ) -> Pipeline:
-    pipeline = Pipeline("storm", durability=DURABILITIES[durability]())
+    pipeline = Pipeline(name, durability=DURABILITIES[durability]())
     given = [(it, it.time) for it in rows]
     pipeline.inject(IterableSource("rows", given, BoundedDisorder(DISORDER)), into=items)
     ground = Ground(pipeline, rows, run, last, splits)
@@ -167,25 +216,23 @@ def build(
     return pipeline
 
 
-def came(store: MemoryStore) -> Came:
+def came(lair: Lair) -> Came:
     found: Came = defaultdict(list)
-    for computation, keys in store.key_state.items():
-        if computation.startswith("Seen_"):
-            for (cell, entry), value in sorted(keys.get("out", {}).items()):
-                if cell == "came" and entry:
-                    found[computation.removeprefix("Seen_")].append(Out(*msgspec.json.decode(value)))
+    for computation, key, cell, entry, value in sorted(lair.tables()["key_state"]):
+        if computation.startswith("Seen_") and (key, cell) == ("out", "came") and entry:
+            found[computation.removeprefix("Seen_")].append(Out(*msgspec.json.decode(value)))
     return found
 
 
-def nothing_is_left(kinds: Sequence[Kind], store: MemoryStore) -> None:
+def nothing_is_left(kinds: Sequence[Kind], lair: Lair) -> None:
     """A library's step stores nothing when the input has ended, unless it says so."""
     keeps = {name for kind in kinds for name in kind.keeps}
-    for what in (store.key_state, store.folded.timers, store.folded.holds):
-        left = {name: keys for name, keys in what.items() if keys and any(keys.values())}
-        left = {name: keys for name, keys in left.items() if not name.startswith("Seen_") and name not in keeps}
+    tables = lair.tables()
+    for what in ("key_state", "timer", "hold"):
+        left = [row for row in tables[what] if not row[0].startswith("Seen_") and row[0] not in keeps]
         assert not left, left
-    assert not store.quarantine
-    assert store.tables()["production"] == []
+    assert tables["quarantine"] == []
+    assert tables["production"] == []
 
 
 def drawn_limits(patch: pytest.MonkeyPatch, dice: random.Random) -> None:
@@ -197,7 +244,19 @@ def drawn_limits(patch: pytest.MonkeyPatch, dice: random.Random) -> None:
     patch.setattr(limits, "TIMER_INVOCATIONS", dice.choice([1, 16]))
 
 
-async def storm(dice: random.Random, kinds: Sequence[Kind], rows: Sequence[Item], store: MemoryStore) -> Came:
+async def once(lair: Lair, pipeline: Pipeline, at: int, done: bool, delays: Delays | None = None) -> None:
+    """One process, until it is killed or has finished."""
+    store = lair.store()
+    try:
+        await run_killed(pipeline, store, at, done, delays)
+    finally:
+        if isinstance(store, PostgresStore):
+            await store.close()
+
+
+async def storm(
+    dice: random.Random, kinds: Sequence[Kind], rows: Sequence[Item], lair: Lair, name: str = "storm"
+) -> Came:
     durability = dice.choice([*DURABILITIES])
     runs = dice.randrange(2, 5)
     for run in range(runs):
@@ -206,15 +265,13 @@ async def storm(dice: random.Random, kinds: Sequence[Kind], rows: Sequence[Item]
         splits: list[str] = dice.choice([[], ["s"], ["s", "shop 1"]])
         last = run == runs - 1
         at, done = (NEVER, True) if last else kills(dice.randrange(300))
-        await run_killed(build(kinds, rows, durability, run, last, splits), store, at, done, Delays(dice))
-    if store.quarantine:
-        for computation, key in store.quarantine:
-            store.request_redrive(computation, key)
-        await run_killed(build(kinds, rows, durability, runs - 1, True, splits), store, NEVER)
-    nothing_is_left(kinds, store)
-    found = came(store)
+        await once(lair, build(kinds, rows, durability, run, last, splits, name), at, done, Delays(dice))
+    if lair.redrive():
+        await once(lair, build(kinds, rows, durability, runs - 1, True, splits, name), NEVER, True)
+    nothing_is_left(kinds, lair)
+    found = came(lair)
     for kind in kinds:
         kind.check(rows, found)
         if kind.look is not None:
-            kind.look(rows, store)
+            kind.look(rows, lair)
     return found
