@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import SubprocessError
 from types import ModuleType
 from typing import NamedTuple
 
@@ -80,11 +81,18 @@ def _kept_running(postgres: EmbeddedPostgres) -> Iterator[None]:
 
     def watch() -> None:
         while not ended.wait(WATCH_DELAY_S):
+            if postgres.displaced:
+                logger.error(
+                    "%s was moved or removed while it is in use, so its Postgres is stopped: end this",
+                    postgres.directory,
+                )
+                postgres.stop()
+                return
             if postgres.pid is None:
                 logger.warning("the embedded Postgres in %s died; starting it again", postgres.directory)
                 try:
                     postgres.ensure_running(unless=ended.is_set)
-                except (MillwheelError, OSError) as error:
+                except (MillwheelError, OSError, SubprocessError) as error:
                     if not ended.is_set():
                         logger.warning("%s; trying again", error)
 

@@ -54,7 +54,7 @@ logger = logging.getLogger("millwheel")
 
 HELD: Final = "processes of a server of it still run, in another container if they are not seen here"
 
-LEFT_BEHIND: Final = re.compile(f"shared memory|lock file|could not bind|{HELD}")
+LEFT_BEHIND: Final = re.compile(f"shared memory|lock file .* already exists|could not bind|{HELD}")
 """What is said while processes of a killed server still end."""
 
 OTHER_VERSION: Final = re.compile("not compatible with this version")
@@ -118,7 +118,10 @@ class EmbeddedPostgres:
     """
 
     def __init__(self, directory: str | Path) -> None:
-        self.directory = Path(directory).expanduser().resolve()  # one server for all its names
+        try:
+            self.directory = Path(directory).expanduser().resolve()  # one server for all its names
+        except RuntimeError as error:  # a user that is not there, or a symbolic link that leads to itself
+            raise StoreError(f"{directory} is no directory: {error}") from error
         if not str(
             self.directory
         ).isprintable():  # Postgres writes it into a file of lines, and is told it on a command line
@@ -131,6 +134,9 @@ class EmbeddedPostgres:
         self._process: subprocess.Popen[bytes] | None = None
         self._users: IO[bytes] | None = None
         self._owner_pid = 0
+        self._place: tuple[int, int] | None = None
+        """Which directory on the disk has the cluster that this run uses."""
+        self._served_by = 0
         self._log_began = 0
         """Where the log of the last start begins."""
 
@@ -163,6 +169,11 @@ class EmbeddedPostgres:
     def pid(self) -> int | None:
         """The server's process id, None when it is not running."""
         return _running_pid(self._data)
+
+    @property
+    def displaced(self) -> bool:
+        """Whether the directory was moved or removed while this run uses it: its name leads to another one, or to none."""
+        return self._place is not None and self._place != _place_of(self._data)
 
     def __enter__(self) -> EmbeddedPostgres:
         self.start()
@@ -206,7 +217,7 @@ class EmbeddedPostgres:
         if self._users is None or self._owner_pid != os.getpid():
             atexit.unregister(self.stop)
             return
-        with self._mutex():
+        with contextlib.nullcontext() if self.displaced else self._mutex():
             if self._is_last_user():
                 self._shut_down()
                 if self.socket_directory.parent != self.directory:
@@ -270,12 +281,12 @@ class EmbeddedPostgres:
 
     def _ensure_running(self, unless: Callable[[], bool]) -> None:
         self._stop_moved_server()
-        if self._answers(unless):
-            return
-        if not self.exists:
-            self._initialise()
-        self._remove_stale_locks()
-        self._launch(unless)
+        if not self._answers(unless):
+            if not self.exists:
+                self._initialise()
+            self._remove_stale_locks()
+            self._launch(unless)
+        self._place, self._served_by = _place_of(self._data), self.pid or 0
 
     def _stop_moved_server(self) -> None:
         """A server that was started before its directory was moved listens elsewhere, and keeps to its old name."""
@@ -416,7 +427,8 @@ class EmbeddedPostgres:
             log.seek(max(self._log_began, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
         fatal = [number for number, line in enumerate(lines) if re.search(r"\b(FATAL|PANIC|ERROR):", line)]
-        return _without_times(lines[fatal[-1] :] if fatal else lines)
+        told = lines[fatal[-1] :] if fatal else lines
+        return _without_times([line for line in told if not fatal or " LOG: " not in line])
 
     def _shut_down(self) -> None:
         """Shut down fast: a checkpoint, then the exit.  If that takes too long, stop at once, which costs a WAL replay.
@@ -443,6 +455,8 @@ class EmbeddedPostgres:
 
     def _server_pid(self) -> int | None:
         """The server's, also of one that this process has just started and that has written none down yet."""
+        if self.displaced:
+            return self._served_by if _is_named(self._served_by, self._data) else None
         own, pid = self._process, self.pid
         return own.pid if pid is None and own is not None and own.poll() is None else pid
 
@@ -498,8 +512,21 @@ def _running_pid(data: Path) -> int | None:
     words = _command_line(pid)
     if not words or "postgres" not in words[0]:
         return None
-    named = not {str(data), f"{MARK}={data}"}.isdisjoint(words)
-    return pid if named or _stands_in(pid, data) else None
+    return pid if _is_named(pid, data) or _stands_in(pid, data) else None
+
+
+def _is_named(pid: int, data: Path) -> bool:
+    """Whether a process is a Postgres that was started for `data`, which may be gone."""
+    words = _command_line(pid)
+    return bool(words) and "postgres" in words[0] and not {str(data), f"{MARK}={data}"}.isdisjoint(words)
+
+
+def _place_of(directory: Path) -> tuple[int, int] | None:
+    try:
+        found = directory.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _stands_in(pid: int, data: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -451,3 +452,37 @@ def test_a_cluster_keeps_its_version_while_the_wheel_has_it(tmp_path: Path, monk
     assert embedded.binaries().parent.name == "pginstall19"
     assert embedded.binaries("18").parent.name == "pginstall18"
     assert embedded.binaries("17").parent.name == "pginstall19"
+
+
+def moved(directory: Path) -> None:
+    directory.rename(directory.with_name("elsewhere"))
+
+
+def removed(directory: Path) -> None:
+    shutil.rmtree(directory)
+
+
+def replaced(directory: Path) -> None:
+    shutil.rmtree(directory)
+    (directory / "postgres").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("fate", [moved, removed, replaced])
+def test_a_server_whose_directory_goes_while_it_runs_is_stopped(cluster: Path, fate: Callable[[Path], None]) -> None:
+    # It was left behind, with two bare tracebacks.
+    with short_directory() as place:
+        (place / "here").mkdir()
+        subprocess.run(["cp", "-a", cluster, place / "here" / "postgres"], check=True)
+        with EmbeddedPostgres(place / "here") as server:
+            before = server.displaced
+            fate(place / "here")
+            assert (before, server.displaced) == (False, True)
+        assert not servers_of(place / "here")
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-that-name/data", "loop/data"])
+def test_a_name_that_leads_nowhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(StoreError, match="is no directory: "):
+        EmbeddedPostgres(name)
