@@ -38,6 +38,15 @@ class Coder(Protocol[T]):
         ...
 
 
+def no_coder(found: object) -> str:
+    """What is wrong with something that was given as a coder and is none."""
+    if isinstance(found, type):
+        return f"the class {found.__name__}; give an object, for example JsonCoder(int)"
+    missing = [name for name in ("fingerprint", "encode", "decode") if not hasattr(found, name)]
+    why = f", which has no {' and no '.join(missing)}" if len(missing) < 3 else ""
+    return f"{found!r:.80}{why}; for example JsonCoder(int)"
+
+
 class BytesCoder:
     """Bytes as they are."""
 

@@ -6,7 +6,7 @@ Lives here: specifications and validation.  Never here: user code being run, I/O
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -385,6 +385,8 @@ def _check_settings(computation: ComputationSpec) -> None:
         msgspec.convert(msgspec.structs.asdict(computation.settings), Settings)
     except msgspec.ValidationError as error:
         reason, _, where = str(error).partition(" - at `$.")
+        if choices := get_args(get_type_hints(Settings).get(where.rstrip("`"))) if "enum" in reason else ():
+            reason = f"{reason}; use {' or '.join(map(repr, choices))}"
         raise WiringError(f"computation {computation.name!r}: setting {where.rstrip('`')}: {reason}") from None
 
 

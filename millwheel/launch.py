@@ -56,7 +56,7 @@ def open_store(store: str | None, data: str | Path = DEFAULT_DATA, create: bool 
     Raises `StoreError` for a text that is empty or no URL, for a directory that cannot hold a Postgres, and, unless it may
     `create` one, for a directory that has none.
     """
-    if store == "" or str(data) == "":
+    if (store is not None and not store.strip()) or not str(data).strip():
         raise StoreError("the store's URL or directory is empty: give one, or leave it out")
     if store is not None:
         store_place(store)
@@ -286,7 +286,8 @@ def import_pipeline(path: str) -> Pipeline:
     if callable(found) and not isinstance(found, Pipeline):
         found = _made(path, found)
     if not isinstance(found, Pipeline):
-        raise WiringError(f"{path!r} is {type(found).__name__}, not a millwheel.Pipeline")
+        verb = "is" if found is getattr(module, attribute) else "returns"
+        raise WiringError(f"{path!r} {verb} {type(found).__name__}, not a millwheel.Pipeline")
     if found.baseline is not Baseline.NONE:
         raise WiringError(
             f"the durability of {path!r} is for comparisons in benchmarks: use Checkpoints() or Snapshots()"

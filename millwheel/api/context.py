@@ -266,16 +266,17 @@ def succeeded(context: Context, computation: str) -> Context:
     return other
 
 
-def check_key(key: Any, where: str) -> None:
+def check_key(key: Any, stream: str = "") -> None:
     """Check a key: a str of at most `limits.KEY_LIMIT_BYTES` bytes of UTF-8.  A lone surrogate has no UTF-8."""
+    on = stream and f" on {stream!r}"
     if not isinstance(key, str):
-        raise WiringError(f"key extractor of {where!r} returned {type(key).__name__}, not str: {key!r:.80}")
+        raise WiringError(f"key extractor{on} returned {type(key).__name__}, not str: {key!r:.80}")
     try:
         size = len(key.encode())
     except UnicodeEncodeError as error:
-        raise CoderError(f"key on {where!r} is not valid Unicode: {key!r:.60}: {error.reason}") from error
+        raise CoderError(f"key{on} is not valid Unicode: {key[:50]!r}: {error.reason}") from error
     if size > limits.KEY_LIMIT_BYTES:
-        raise LimitError(f"key of {size} bytes on {where!r}: {key!r:.60}…; limit {limits.KEY_LIMIT_BYTES}")
+        raise LimitError(f"key of {size} bytes{on}: {key[:50]!r}…; limit {limits.KEY_LIMIT_BYTES}")
 
 
 def _no_stream(given: object) -> str:

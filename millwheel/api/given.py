@@ -13,7 +13,7 @@ from millwheel.api.computation import Computation, cells_of, dropped_of
 from millwheel.api.stream import Stream
 from millwheel.api.table import Table
 from millwheel.api.typed import Input
-from millwheel.coders import Coder, reads_of, schema_of
+from millwheel.coders import Coder, no_coder, reads_of, schema_of
 from millwheel.errors import WiringError
 from millwheel.graph import Evolution, check_name
 from millwheel.source import Source
@@ -25,7 +25,7 @@ def check_stream(stream: object, where: str) -> None:
         raise WiringError(f"{where} needs a Stream, got {stream!r:.80}; for example Stream('words', TextCoder())")
     check_name("stream", stream.name)
     if isinstance(stream.coder, type) or not isinstance(stream.coder, Coder):
-        raise WiringError(f"stream {stream.name!r} needs a coder, got {stream.coder!r:.80}; for example JsonCoder(int)")
+        raise WiringError(f"stream {stream.name!r} needs a coder, got {no_coder(stream.coder)}")
 
 
 def check_source(source: Any) -> None:

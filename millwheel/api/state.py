@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 
 from millwheel import limits
 from millwheel.api.frame import MISSING
-from millwheel.coders import Coder, checked, raw
+from millwheel.coders import Coder, checked, no_coder, raw
 from millwheel.errors import InvariantError, LimitError, WiringError
 from millwheel.limits import HEAVY_VALUE_BYTES
 from millwheel.work import Slot
@@ -224,7 +224,7 @@ class Cell:
 
     def __init__(self, coder: Coder[Any], formerly: str | None = None) -> None:
         if not isinstance(coder, Coder):
-            raise WiringError(f"a state cell needs a coder, got {coder!r:.80}; for example JsonCoder(int)")
+            raise WiringError(f"a state cell needs a coder, got {no_coder(coder)}")
         if formerly is not None and (not isinstance(formerly, str) or not formerly.isidentifier()):
             raise WiringError(f"formerly={formerly!r:.80} is no name that a cell can have had")
         self.coder = coder

@@ -6,19 +6,26 @@ which only what user code raised has a traceback.
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 from click.shell_completion import shell_complete
 
+from millwheel.cli.lines import WORDS
 from millwheel.cli.root import root
 from millwheel.cli.status import Status, status_of
 from millwheel.errors import MillwheelError, PipelineFailed
 from millwheel.escapes import harmless
 
 NAME = "millwheel"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a write to an output says that takes no more."""
+
 COMPLETE = "_MILLWHEEL_COMPLETE"
 """A shell sets this variable when it wants completions."""
 
@@ -28,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if COMPLETE in os.environ:
         return shell_complete(root, {}, NAME, COMPLETE, os.environ[COMPLETE])
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what breaks a channel is in our own log
+    _speak()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with root.make_context(NAME, given) as context:
@@ -50,6 +58,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough, for example `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Status.DONE
+    except OSError as error:
+        if error.filename is not None or error.errno not in FULL:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in its buffer
+        _complain(f"the output cannot be written: {error.strerror}")
+        return Status.FAILED
+
+
+class _Line(logging.Formatter):
+    """A warning that comes while no run prints lines, for example of a Postgres that does not start yet."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if not record.name.startswith(NAME):
+            return super().format(record)
+        return f"{NAME}: {WORDS.get(record.levelno, '')}{harmless(' '.join(record.getMessage().split()))}"
+
+
+def _speak() -> None:
+    """Warnings are lines as errors are, and what is said has a place to go to, whatever was closed before the start."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  # until the process ends
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_Line())
 
 
 def _misused(error: click.UsageError) -> int:

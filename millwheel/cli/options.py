@@ -125,7 +125,7 @@ def place(function: Callable[..., R]) -> Callable[..., R]:
 def _given(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
     """An empty text is a mistake, mostly a shell variable that is not set: nothing else may be taken in its place."""
     name = variable(parameter.name or "")
-    if value == "":
+    if isinstance(value, str) and not value.strip():
         raise click.BadParameter("it is empty; leave the option out, or give a value", context, parameter)
     given = context.get_parameter_source(parameter.name or "")
     if os.environ.get(name) == "" and given is not click.core.ParameterSource.COMMANDLINE:

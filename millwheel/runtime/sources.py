@@ -93,7 +93,7 @@ def _key_whole(partition: str, batch: Batch, output: Output, record_id: RecordId
         keys = [key for key in found if key is not None]
         if {*map(type, keys)} - {str} or max(map(len, keys), default=0) > 256 or not "".join(keys).isascii():
             for key in keys:
-                check_key(key, partition)
+                check_key(key)
         if len(keys) == len(found):
             keyed[sub] = (rows, Columns(keys, data, timestamps, outside))
         else:
@@ -146,7 +146,7 @@ def _key_one_by_one(
             keyed = [(sub, key) for sub, extract in output.routes if (key := extract(value)) is not None]
             for _, key in keyed:
                 if type(key) is not str or len(key) > 256 or not key.isascii():
-                    check_key(key, partition)
+                    check_key(key)
             if len(data) > limits.VALUE_LIMIT_BYTES:
                 raise LimitError(f"value of {len(data)} bytes; limit {limits.VALUE_LIMIT_BYTES}")
             timestamp = to_us(timestamp)

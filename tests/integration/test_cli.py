@@ -54,6 +54,7 @@ pipeline.add(Count, inputs=[subscribe(words, key=str)], work_limit_records=100)
 if "KEEP" in os.environ:
     pipeline.publish(words, keep=int(os.environ["KEEP"]))
 no_pipeline = 7
+def forgets(): Pipeline('forgets')
 
 def two(arguments, needed):
     return pipeline
@@ -565,6 +566,11 @@ WRONG = {
     "a module of another place": (["run", "json:pipeline"], 1, "json/__init__.py, has no 'pipeline'"),
     "no attribute": (["run", "words:pipelin"], 1, "'words' has no 'pipelin'; its pipelines: pipeline"),
     "no pipeline object": (["run", "words:no_pipeline"], 1, "'words:no_pipeline' is int, not a millwheel.Pipeline"),
+    "a function that forgets to return it": (
+        ["run", "words:forgets"],
+        1,
+        "'words:forgets' returns NoneType, not a millwheel",
+    ),
     "a path": (["run", "./words:pipeline"], 1, "'./words' is no module: for a file of that directory write its name"),
     "arguments needed": (["run", "words:two"], 1, "'words:two' cannot be called without arguments: missing a required"),
     "no URL": (["run", "words:pipeline", "--store", "foo"], 1, "the store is not a Postgres URL: write postgresql://"),

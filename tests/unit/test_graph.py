@@ -183,6 +183,11 @@ class Handless(Computation[str]):
     pass
 
 
+class HalfACoder:
+    def encode(self, value: str) -> bytes:
+        return value.encode()
+
+
 MISTAKES: list[tuple[Callable[[Pipeline], None], list[str]]] = [
     (unfed, ["'lonely'", "'c'", "['a', 'b']"]),
     (unheard, ["'loud'", "'c'", "nobody subscribes"]),
@@ -202,7 +207,7 @@ MISTAKES: list[tuple[Callable[[Pipeline], None], list[str]]] = [
     (no_key, ["'out'", "key columns"]),
     (foreign_key, ["'out'", "['q']"]),
     (settings(work_limit_records=0), ["'set'", "work_limit_records", ">= 1"]),
-    (settings(productions="weeak"), ["'set'", "productions", "weeak"]),
+    (settings(productions="weeak"), ["'set'", "productions", "weeak", "use 'strong' or 'weak'"]),
     (settings(exactly_once="no"), ["'set'", "exactly_once", "`bool`, got `str`"]),
     (settings(hook_attempts=0), ["'set'", "hook_attempts", ">= 1"]),
     (settings(expire_after=1.5), ["'set'", "expire_after", "got `float`"]),
@@ -219,7 +224,14 @@ MISTAKES: list[tuple[Callable[[Pipeline], None], list[str]]] = [
     (wrong("path as source", lambda p: p.inject("f.txt", into=b)), ["needs a source, got 'f.txt'"]),
     (wrong("class as source", lambda p: p.inject(type(source()), into=b)), ["needs a source"]),
     (wrong("key is no function", lambda _: loose_subscribe(a, "k")), ["'a'", "'k', not a function"]),
-    (wrong("coder is a class", lambda _: subscribe(loose_stream("s", TextCoder), str)), ["'s' needs a coder"]),
+    (
+        wrong("coder is a class", lambda _: subscribe(loose_stream("s", TextCoder), str)),
+        ["'s' needs a coder", "the class TextCoder; give an object"],
+    ),
+    (
+        wrong("half a coder", lambda _: subscribe(loose_stream("s", HalfACoder()), str)),
+        ["HalfACoder", "has no fingerprint and no decode"],
+    ),
     (wrong("no coder", lambda _: subscribe(loose_stream("s", str), str)), ["'s' needs a coder"]),
     (wrong("number as name", lambda p: p.add(Pass, [subscribe(a, str)], name=7)), ["name 7 is int"]),
     (wrong("async", lambda p: p.add(Waiting, [subscribe(a, str)])), ["Waiting.ProcessRecord is async"]),

@@ -95,3 +95,29 @@ def test_the_shell_is_told_the_commands(monkeypatch: pytest.MonkeyPatch, capsys:
         monkeypatch.setenv(name, value)
     assert main([]) == 0
     assert capsys.readouterr().out == "plain,quarantine\n"
+
+
+def test_a_warning_outside_of_a_run_is_a_line_as_errors_are(tmp_path: Path) -> None:
+    code = (
+        "import logging, sys\nfrom millwheel.cli.main import main\nmain(['--version'])\n"
+        "logging.getLogger('millwheel').warning('it does not\\nstart yet')\nlogging.getLogger('other').warning('as it is')\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stderr == "millwheel: warning: it does not start yet\nas it is\n"
+
+
+@pytest.mark.parametrize(("to", "status", "said"), [
+    (">/dev/full", 1, "millwheel: the output cannot be written: No space left on device\n"), (">&-", 0, ""),
+    (">&- 2>&-", 0, ""),
+])  # fmt: skip
+def test_an_output_that_takes_nothing_is_no_traceback(to: str, status: int, said: str) -> None:
+    if "full" in to and not Path("/dev/full").exists():
+        pytest.skip("only Linux has /dev/full")
+    asked = f"'{sys.executable}' -m millwheel completion bash {to}"
+    found = subprocess.run(["sh", "-c", asked], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (status, "", said)
+
+
+def test_a_store_of_blanks_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "x:y", "--store", " "]) == 2
+    assert "it is empty; leave the option out, or give a value" in capsys.readouterr().err

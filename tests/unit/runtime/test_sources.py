@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
@@ -45,12 +46,14 @@ def test_what_is_no_id_is_refused(id_: Any, error: type[Exception]) -> None:
         outside_ids(["fine", id_])
 
 
-def read(rows: list[Any], record_id: Any) -> tuple[RowsRead, list[tuple[int, str]]]:
+def read(
+    rows: list[Any], record_id: Any, key: Callable[[Any], Any] = lambda value: "k"
+) -> tuple[RowsRead, list[tuple[int, str]]]:
     """All rows, keyed by two subscriptions of which the second takes only some."""
     (partition,) = IterableSource("s", [(value, at) for at, value in enumerate(rows)]).discover(())
     output = Output(
         lambda v: repr(v).encode(),
-        ((SubscriptionId(1), lambda v: "k"), (SubscriptionId(2), lambda v: "k" if v["n"] % 2 else None)),
+        ((SubscriptionId(1), key), (SubscriptionId(2), lambda v: "k" if v["n"] % 2 else None)),
     )
     refused: list[tuple[int, str]] = []
     return read_rows(
@@ -72,6 +75,16 @@ def test_a_row_without_an_id_is_rejected_and_the_others_go_on() -> None:
     assert [row for row, _ in refused] == [1, 2]
     assert refused[1][1] == "TypeError: record_id gave NoneType, not str or bytes"
     assert got.rejected == 2
+
+
+@pytest.mark.parametrize(("key", "said"), [
+    (7, "WiringError: key extractor returned int, not str: 7"),
+    ("long" * 300, f"LimitError: key of 1200 bytes: {('long' * 300)[:50]!r}…; limit 1024"),
+])  # fmt: skip
+def test_a_key_that_is_none_is_told_without_the_name_of_a_partition(key: Any, said: str) -> None:
+    # It said "key extractor of 'rows'", which is no stream and nothing that the user has named.
+    _, refused = read([{"n": 1}], None, lambda value: key)
+    assert refused == [(0, said)]
 
 
 def test_a_source_without_ids_sends_none() -> None:
