@@ -173,14 +173,15 @@ class OutsideIds:
 
     # --- expiry -----------------------------------------------------------------------------------------------
 
-    def expire(self, now: int) -> None:
-        """Drop the buckets whose time has passed.  Their ids in the store must still be deleted."""
+    def expire(self, now: int) -> int:
+        """Drop buckets whose time has passed; returns when the next one goes.  Their ids in the store are deleted later."""
         if now < self.next_expiry:
-            return
+            return self.next_expiry
         for subscription, expires in [place for place in self._buckets if place[1] <= now]:
             count = self._buckets.pop((subscription, expires)).count
             self._debts[subscription] = self._debts.get(subscription, 0) + 1 + count
         self.next_expiry = min((expires for _, expires in self._buckets), default=MAX_TIME)
+        return self.next_expiry
 
     def owes(self, now: int) -> bool:
         """True when the store has ids of dropped buckets, and is not deleting any."""

@@ -580,7 +580,7 @@ class IntervalCore:
         at = self._keyed.timers.minimum("wall")
         if at is None or at <= now:
             at = MAX_TIME  # it is due and user code is busy: it runs after that, and an alarm would only ring in vain
-        at = min(at, self._arrivals.outside.next_expiry)
+        at = min(at, self._arrivals.outside.expire(now))
         at = min(at, self._durability.alarm())
         if at < self._alarm:
             self._alarm = at

@@ -331,6 +331,13 @@ def test_what_has_expired_is_deleted_by_an_idle_interval_too() -> None:
     assert image.outside == [OutsideIdWrites(IN, bench.now, [])]
 
 
+def test_under_snapshots_an_expired_bucket_does_not_ring_until_the_next_epoch() -> None:
+    """Its ids are deleted with an epoch.  Until then the alarm rang at once, again and again: a process took a whole core."""
+    bench = Bench(recovered(outside=[OutsideBucket(IN, 5_000, 2)]), slacks={IN: SLACK}, label=3)
+    bench.now = 5_000
+    assert bench(ev.AlarmRang()).of(ev.SetAlarm) == []
+
+
 def test_without_exactly_once_outside_ids_count_for_nothing() -> None:
     bench = Bench(slacks={IN: SLACK}, exactly_once=False)
     bench(outside(1, b"a", b"a"))
