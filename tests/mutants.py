@@ -50,6 +50,7 @@ from tests.planted import ids as ids
 from tests.planted import kept as kept
 from tests.planted import keys as keys
 from tests.planted import last_partitions as last_partitions
+from tests.planted import ledger_cuts as ledger_cuts
 from tests.planted import loop_cuts as loop_cuts
 from tests.planted import loop_fleets as loop_fleets
 from tests.planted import loops as loops

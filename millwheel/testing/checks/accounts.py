@@ -13,7 +13,7 @@ must hold.  Never here: what is durable (`truth`), or what the core believes of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -133,7 +133,7 @@ class Owned(msgspec.Struct, eq=False):
                         key,
                     )
                 self.state[key] = {}  # it has expired: what says so is on its way, or `forgets` finds out
-            self.seen[key] = bool(cells)
+            self.seen[key] = bool(cells) or key in work.partial
             if work.holds.get(key) != self.holds.get(key):
                 fail(
                     f"I8: a hook of {key!r} sees the hold {work.holds.get(key)}, and {self.holds.get(key)} is set", key
@@ -220,18 +220,20 @@ class Owned(msgspec.Struct, eq=False):
             self._reach(turn)
         return turn
 
-    def declared(self, epoch: int, images: Sequence[Checkpoint], fail: Fail) -> None:
-        """An epoch is durable, and of this owner it has `images`: they are what hooks did before its barrier, and no more."""
+    def declared(self, epoch: int, images: Sequence[Checkpoint], fail: Fail) -> list[Ran]:
+        """An epoch is durable, and of this owner it has `images`: they are what hooks did before its barrier, and no more.
+
+        Returns the invocations, in order.  Keys that have expired in the epoch are looked at elsewhere (`lifetimes`).
+        """
         mine = [seq for seq, turn in self.turns.items() if turn.label < epoch]
         timers: dict[str, dict[tuple[str, str], int]] = {}
         holds: dict[str, int | None] = {}
         writes: dict[tuple[str, str, str], bytes | None] = {}
-        sinks = 0
-        for turn in [self.turns.pop(seq) for seq in mine]:
+        turns = [self.turns.pop(seq) for seq in mine]
+        for turn in turns:
             timers.update(turn.timers)
             holds.update(turn.holds)
             writes.update(turn.writes)
-            sinks += turn.sinks
             self._reach(turn)
         logs = {(run.subscription, run.producer) for image in images for run in image.produced}
         for line in [line for line in self.durable.newest if line[1:] in logs]:
@@ -243,10 +245,15 @@ class Owned(msgspec.Struct, eq=False):
             self._rests(entry.key, name, entry.timestamp)
             if timers.get(entry.key, {}).get(name) == entry.timestamp:
                 del timers[entry.key][name]
+        expired = {key for image in images for key in image.forgotten}
         stored = {(key, cell, entry): value for image in images for key, cell, entry, value in image.state.rows()}
-        if stored != writes or sum(len(image.sinks) for image in images) != sinks:
+        sinks = sum(turn.sinks for turn in turns)
+        if _without(expired, stored) != _without(expired, writes) or sum(len(image.sinks) for image in images) != sinks:
             fail(f"I4: the part of interval {self.interval} in epoch {epoch} is not what its hooks wrote", "")
         self._compare_keys(f"epoch {epoch}", timers, holds, fail)
+        for key in expired.difference(self.durable.state):  # else it came back in the same epoch
+            self.forgets(key, fail)
+        return turns
 
     def _reach(self, turn: Ran) -> None:
         """What these hooks did is durable: hooks after them see no earlier watermark (I9), and no earlier record (I17)."""
@@ -348,6 +355,10 @@ def _apart(found: Cells, wanted: Cells) -> str:
     """The first places at which they differ."""
     places = sorted(place for place in {*found, *wanted} if found.get(place) != wanted.get(place))[:3]
     return ", ".join(f"{place} is {found.get(place)!r}, not {wanted.get(place)!r}" for place in places)
+
+
+def _without(keys: Container[str], writes: Mapping[tuple[str, str, str], bytes | None]) -> dict[Any, bytes | None]:
+    return {place: value for place, value in writes.items() if place[0] not in keys}
 
 
 def _put(table: dict[Any, Any], place: object, value: object) -> None:

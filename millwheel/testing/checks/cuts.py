@@ -14,13 +14,14 @@ from millwheel.bundles import Checkpoint, KeyRows, LogWrite, QuarantineEntry, Re
 from millwheel.errors import RowRefused
 from millwheel.graph import Graph
 from millwheel.host.alphabet import RunHooks
-from millwheel.host.messages import Message
+from millwheel.host.messages import Message, WatermarksRaised
 from millwheel.host.requests import StoreCall
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Declaration, FoldWrite, PositionWrite, WatermarkWrite
 from millwheel.testing.checks.folded_tables import check_given
-from millwheel.testing.checks.truth import Element, apply_keys, element_of
+from millwheel.testing.checks.lifetimes import Lifetimes
+from millwheel.testing.checks.truth import Durable, Element, Truth, apply_keys, element_of
 from millwheel.testing.checks.watched import WatchedStore
 from millwheel.testing.checks.wire import Wire
 from millwheel.testing.world.kernel import Kernel
@@ -33,7 +34,11 @@ State = dict[str, dict[str, dict[tuple[str, str], bytes]]]
 
 
 class QuietWire(Wire):
-    """Bundles and acks between intervals rest on nothing durable."""
+    """Bundles and acks between intervals rest on nothing durable.  Watermarks are heard before they are durable."""
+
+    def __init__(self, truth: Truth, lifetimes: Lifetimes) -> None:
+        super().__init__(truth)
+        self._lifetimes = lifetimes
 
     def asked(self, request: StoreCall) -> None:
         """See `Wire`."""
@@ -46,6 +51,8 @@ class QuietWire(Wire):
 
     def heard(self, message: Message, process: int) -> None:
         """See `Wire`."""
+        if isinstance(message, WatermarksRaised):
+            self._lifetimes.told(message.inputs)
 
     def saw(self, message: Message, process: int) -> None:
         """See `Wire`."""
@@ -56,10 +63,10 @@ class CutStore(WatchedStore):
 
     def __init__(self, store: MemoryStore, graph: Graph, kernel: Kernel) -> None:
         super().__init__(store, graph, kernel)
-        self.wire = QuietWire(self.truth)
+        self.wire = QuietWire(self.truth, self.lifetimes)
         self.on_cut: Callable[[], None] = lambda: None
         """Called when an epoch was declared: `truth` and `inner` have all of it."""
-        self._declared = 0
+        self.newest_declared = 0
 
     async def recover(self, interval: IntervalId, sequencer: Sequencer) -> RecoveredInterval | None:
         """See `Store`; what is visible stays as it was (I23), and a new owner begins with what is declared (I22)."""
@@ -133,8 +140,8 @@ class CutStore(WatchedStore):
             raise
         if not kept:
             self.truth.kernel.probes["epoch fenced"] += 1
-        elif declaration.epoch > self._declared:
-            self._declared = declaration.epoch
+        elif declaration.epoch > self.newest_declared:
+            self.newest_declared = declaration.epoch
             self._apply(declaration)
             self._compare("a declaration")
             self.on_cut()
@@ -144,20 +151,20 @@ class CutStore(WatchedStore):
         kernel = self.truth.kernel
         kernel.trace(f"epoch {declaration.epoch} is declared")
         kernel.probes["epoch declared"] += 1
-        parts: dict[tuple[IntervalId, Sequencer], list[Checkpoint]] = {}
-        for place, write in sorted(self.inner.log.items()):
-            if write.epoch == declaration.epoch:
-                if declaration.owners.get(place[0]) != place[1]:
-                    self.truth.fail(
-                        f"I22: epoch {declaration.epoch} has an image of interval {place[0]} by another owner"
-                    )
-                image = decode_checkpoint(write.payload)
-                apply_keys(self.truth.durable[self.truth.computation[place[0]]], image)
-                self.truth.apply_line(self.truth.computation[place[0]], image)
-                parts.setdefault((place[0], place[1]), []).append(image)
+        parts = self._parts(declaration)
+        before = self._expiring(parts)
+        for place, image in parts:
+            name = self.truth.computation[place[0]]
+            apply_keys(self.truth.durable[name], image)
+            self.truth.apply_line(name, image)
         for owner in declaration.owners.items():
-            if owner in self.owned:
-                self.owned[owner].declared(declaration.epoch, parts.get(owner, []), self.truth.fail)
+            images = [image for place, image in parts if place[:2] == owner]
+            expired = [key for image in images for key in image.forgotten]
+            turns = (
+                self.owned[owner].declared(declaration.epoch, images, self.truth.fail) if owner in self.owned else []
+            )
+            name = self.truth.computation[owner[0]]
+            self.lifetimes.epoch(name, before.get(name, Durable()), turns, expired)
         for position in declaration.positions:
             _, producer = self._sources[position.interval]
             bound = MAX_TIME if position.finished else position.position
@@ -167,6 +174,31 @@ class CutStore(WatchedStore):
             for (_, of), rows in self.truth.pending.items():
                 for row in [row for row in rows if row < bound] if of == producer else ():
                     del rows[row]
+
+    def _parts(self, declaration: Declaration) -> list[tuple[tuple[IntervalId, Sequencer, Seq], Checkpoint]]:
+        """What intervals have written for the epoch."""
+        found = []
+        for place, write in sorted(self.inner.log.items()):
+            if write.epoch == declaration.epoch:
+                if declaration.owners.get(place[0]) != place[1]:
+                    self.truth.fail(
+                        f"I22: epoch {declaration.epoch} has an image of interval {place[0]} by another owner"
+                    )
+                found.append((place, decode_checkpoint(write.payload)))
+        return found
+
+    def _expiring(self, parts: Iterable[tuple[tuple[IntervalId, Sequencer, Seq], Checkpoint]]) -> dict[str, Durable]:
+        """Keys that are about to expire, as they are, by computation."""
+        found: dict[str, Durable] = {}
+        for place, image in parts:
+            name = self.truth.computation[place[0]]
+            durable, kept = self.truth.durable[name], found.setdefault(name, Durable({}, {}, {}, {}))
+            for key in image.forgotten:
+                kept.state[key] = dict(durable.state.get(key, {}))
+                kept.timers[key] = dict(durable.timers.get(key, {}))
+                kept.holds.update({key: durable.holds[key]} if key in durable.holds else {})
+                kept.fifo[key] = [*durable.fifo.get(key, ())]
+        return found
 
     async def persist_watermarks(self, writes: Sequence[WatermarkWrite]) -> set[str]:
         """See `Store`; a watermark becomes durable with an epoch only (I22)."""
@@ -191,7 +223,8 @@ class CutStore(WatchedStore):
             for bound in (name, loop.name) if loop else (name,):
                 if reached.get(bound, MIN_TIME) > oldest:
                     self.truth.fail(
-                        f"I22: epoch {self._declared} stores {bound} at {reached[bound]}, and {name} has work of {oldest}"
+                        f"I22: epoch {self.newest_declared} stores {bound} at {reached[bound]}, and {name} has work of "
+                        f"{oldest}"
                     )
 
     def _compare(self, what: str) -> None:

@@ -74,7 +74,8 @@ class Truth:
         self.produced: dict[Channel, dict[SequenceNumber, Payload]] = {}
         self.pending: dict[Channel, dict[SequenceNumber, int]] = {}
         """Durable and not durably consumed: sequence to timestamp."""
-        self._scripts: dict[Channel, Script] = {}
+        self.scripts: dict[Channel, Script] = {}
+        """Of each source partition, by whom it feeds."""
         self.outside: dict[tuple[IntervalId, SubscriptionId], dict[bytes, int]] = {}
         """(interval, subscription) to the ids that outside clients chose, and when they expire."""
         self.owner: dict[IntervalId, Sequencer] = {}
@@ -130,11 +131,11 @@ class Truth:
             keyed = {i: (k, encode(v), t) for i, (v, t) in rows if (k := subscription.key(v)) is not None}
             self.produced[number, producer] = keyed
             self.pending[number, producer] = {i: t for i, (_, _, t) in keyed.items()}
-            self._scripts[number, producer] = script
+            self.scripts[number, producer] = script
 
     def scripts_delayed(self) -> None:
         """Rows that nobody has read have the times that their scripts say now."""
-        for channel, script in self._scripts.items():
+        for channel, script in self.scripts.items():
             for row, (key, value, _) in self.produced[channel].items():
                 if row >= script.read_to:
                     time = script.rows[row][1]
@@ -143,7 +144,7 @@ class Truth:
 
     def scripts_ended(self) -> None:
         """Rows behind the ends that scripts have now will never be read."""
-        for channel, script in self._scripts.items():
+        for channel, script in self.scripts.items():
             for row in [row for row in self.produced[channel] if row >= len(script.rows)]:
                 del self.produced[channel][row]
                 self.pending[channel].pop(row)
@@ -151,12 +152,16 @@ class Truth:
     def apply(self, interval: IntervalId, place: Place, image: Checkpoint) -> None:
         """A checkpoint of an interval became durable."""
         name = self.computation[interval]
-        self._apply_ids(name, place, image)
-        self._apply_outside_ids(interval, image)
-        self._apply_productions(interval, place, image)
+        self.apply_records(interval, place, image)
+        self.apply_productions(interval, place, image)
         apply_keys(self.durable[name], image)
         self.kernel.probes["key expired"] += len(image.forgotten)
         self._apply_fifo(name, image)
+
+    def apply_records(self, interval: IntervalId, place: Place, image: Checkpoint) -> None:
+        """What a checkpoint says of the records that it has consumed."""
+        self._apply_ids(self.computation[interval], place, image)
+        self._apply_outside_ids(interval, image)
 
     def _apply_ids(self, name: str, place: Place, image: Checkpoint) -> None:
         for ids in image.ids:
@@ -189,7 +194,8 @@ class Truth:
                     self.fail(f"I1: interval {interval} takes the outside id {id_!r} twice within its slack")
                 taken[id_] = outside.expires
 
-    def _apply_productions(self, interval: IntervalId, place: Place, image: Checkpoint) -> None:
+    def apply_productions(self, interval: IntervalId, place: Place, image: Checkpoint) -> None:
+        """What a checkpoint says of records that its interval has sent, or is about to."""
         for produced in image.produced:
             channel = (produced.subscription, produced.producer)
             rows = self.produced.setdefault(channel, {})
