@@ -274,6 +274,10 @@ class SparkOutputSource(Source[T]):
         runs = batch_runs(self._directory)
         for run in runs:
             refuse_other_tables(run)
+        if not runs and not self._tail and not self._directory.exists():
+            raise SourceError(
+                f"source {self.name}: no directory at {self._directory}; check the path, or tail to wait for it"
+            )
         if not runs and not self._tail:
             raise SourceError(
                 f"source {self.name}: {self._directory} has neither {LOG} nor _SUCCESS: Spark has not "

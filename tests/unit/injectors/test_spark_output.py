@@ -87,6 +87,8 @@ def test_batch_output_is_read_only_once_it_succeeded(tmp_path: Path) -> None:
     out = batch(tmp_path / "out", table([1]), success=False)
     with pytest.raises(SourceError, match="neither _spark_metadata nor _SUCCESS"):
         SparkOutputSource("s", out, "ts").discover(())
+    with pytest.raises(SourceError, match=r"no directory at .*/none; check the path, or tail to wait for it"):
+        SparkOutputSource("s", tmp_path / "none", "ts").discover(())
     waiting = SparkOutputSource("s", out, "ts", tail=True)
     assert waiting.discover(()) == []
     assert SparkOutputSource("s", tmp_path / "none", "ts", tail=True).discover(()) == []
