@@ -217,7 +217,7 @@ def test_check_tells_all_of_it_and_writes_nothing(pipeline: str, postgres: Embed
     assert found.changes == [
         "computation 'Counts' is now 'Totals'",
         "source 'rows' is left out",
-        "source 'more' is new",
+        "source 'more' is new, and feeds what 'rows' fed, which is left out: a row that both read counts twice",
         "cell 'Totals.cnt' is now 'Totals.count'",
         "cell 'Totals.seen' is now 'Totals.numbers'",
         "cell:Totals.count: int became float",

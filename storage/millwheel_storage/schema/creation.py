@@ -7,6 +7,7 @@ Invariant: nothing is written before everything is found compatible, and all of 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeAlias
 
@@ -24,6 +25,8 @@ from millwheel_storage.schema.examine import Examined, Question, examine, foreig
 from millwheel_storage.schema.migrations import MIGRATIONS
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, no_schema, no_tables, ranges
 from millwheel_storage.statements import advancing, opening, placing
+
+logger = logging.getLogger("millwheel")
 
 Connection: TypeAlias = AsyncConnection[tuple[Any, ...]]
 
@@ -44,6 +47,8 @@ async def open_schema(connection: Connection, schema: str, shape: PipelineShape,
         stored = await _stored_shape(connection)
         found = await _ask(connection, examine(shape))
         found.plan.check()
+        for doubt in found.plan.doubts:
+            logger.warning("%s", doubt)
         if found.plan.moves():  # nobody joins any more, or takes intervals, before this is committed
             await connection.execute(placing.LOCK_CLUSTER)
         if stored not in (b"", opened_as):

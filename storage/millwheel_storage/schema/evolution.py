@@ -57,6 +57,8 @@ class Plan(msgspec.Struct):
     """To be remembered; without the cells that go."""
     refusals: list[str] = []
     changes: list[str] = []
+    doubts: list[str] = []
+    """What whoever starts it is warned of."""
     renamed: dict[str, str] = {}
     """Computations, by old name."""
     subscriptions: dict[str, str] = {}
@@ -152,6 +154,7 @@ def plan(stored: PipelineShape, shape: PipelineShape) -> Plan:
     found.changes += told(known, shape)
     found.changes += _left(known, shape)
     found.changes += _new(known, shape, combined)
+    found.doubts = [*_doubts(known, shape)]
     found.refusals = [*_gone(known, shape), *_moved_sources(known, shape)]
     _plan_cells(known, shape, found)
     return found
@@ -239,10 +242,29 @@ def _new(stored: PipelineShape, shape: PipelineShape, combined: Iterable[Handove
             yield f"input {name!r} is new, and begins with what comes from now on"
     for source in shape.sources:
         if source not in stored.streams and source not in stored.sources:
-            yield f"source {source!r} is new"
+            left = _left_for(source, stored, shape)
+            yield f"source {source!r} is new{f', and {_doubled(left)}' if left else ''}"
     for name in shape.computations:
         if name.startswith(PUBLISH_PREFIX) and name not in stored.computations:
             yield f"stream {name.removeprefix(PUBLISH_PREFIX)!r} is published from now on"
+
+
+def _left_for(source: str, stored: PipelineShape, shape: PipelineShape) -> str:
+    """A source that goes while this one comes and feeds the same stream: it may be that one, under another name."""
+    stream = shape.streams.get(source)
+    fed = (name for name in stored.sources if name not in shape.sources and stored.streams.get(name) == stream)
+    return next(fed, "") if stream is not None else ""
+
+
+def _doubled(left: str) -> str:
+    return f"feeds what {left!r} fed, which is left out: a row that both read counts twice"
+
+
+def _doubts(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
+    """What is allowed, and is a mistake as often."""
+    for source in shape.sources:
+        if source not in stored.streams and source not in stored.sources and (left := _left_for(source, stored, shape)):
+            yield f"source {source!r} {_doubled(left)}; if it is the same one, give it its old name, and reset the store"
 
 
 def _moved_sources(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:

@@ -97,11 +97,14 @@ def test_what_is_new_is_said() -> None:
         "source 'old' is left out",
         "computation 'b' is new, and begins with what comes from now on",
         "input 'a<s#2' is new, and begins with what comes from now on",
-        "source 'more' is new",
+        "source 'more' is new, and feeds what 'old' fed, which is left out: a row that both read counts twice",
         "stream 's' is published from now on",
         "cell 'a.d' is new",
     ]
-    assert plan(found.shape, new).changes == []
+    # One that has only another name now: all was counted twice, and nothing said so.
+    said = "source 'more' feeds what 'old' fed, which is left out: a row that both read counts twice; "
+    assert [doubt.startswith(said) for doubt in found.doubts] == [True]
+    assert plan(found.shape, new).changes == plan(found.shape, new).doubts == []
     assert "stream 's' is not published any more" in plan(found.shape, old).changes
 
 
