@@ -13,6 +13,7 @@ from tests.effort import examples
 from tests.sim import aside
 from tests.sim.ci import publish
 from tests.sim.fleets import run_clusters, simulate_cluster
+from tests.sim.quick import quick
 
 SEEDS = examples(5, gate=36)
 EVENTS_LIMIT = 1_500
@@ -63,7 +64,7 @@ def test_every_seed_of_a_cluster_keeps_every_invariant_and_together_they_reach_e
 
 @pytest.mark.parametrize("seed", [1, 3, 9, 33])
 def test_a_cluster_without_faults_splits_merges_moves_and_ends(seed: int) -> None:
-    verdict = simulate_cluster(seed, NO_FAULTS)
+    verdict = quick(simulate_cluster)(seed, NO_FAULTS)
     assert verdict.faults == {}
     assert verdict.probes["placement"] > 0
 
@@ -75,13 +76,13 @@ def test_the_same_seed_gives_the_same_run() -> None:
 @pytest.mark.long  # a landing runs them among the others
 @pytest.mark.parametrize("seed", [3, 12, 34])
 def test_a_seed_that_once_failed(seed: int) -> None:
-    simulate_cluster(seed)
+    quick(simulate_cluster)(seed)
 
 
 def test_an_interval_that_starts_anew_while_it_is_handed_over_takes_nothing_out_of_order() -> None:
     # The map that was read next showed its new sequencer.  It was taken for one that is placed anew, and was opened again,
     # behind records that it had turned away.
-    simulate_cluster(136, order_every_us=300_000)
+    quick(simulate_cluster)(136, order_every_us=300_000)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_an_interval_that_starts_anew_while_it_is_handed_over_takes_nothing_out_
 def test_a_storm_of_orders_keeps_every_invariant(seed: int, faults: Faults | None, order_every_us: int) -> None:
     # With seed 0 and no faults an interval of weak productions was moved.  Its receiver heard of that before its last owner
     # did, and acked what that still sent, which nobody had consumed.
-    verdict = simulate_cluster(seed, faults, order_every_us=order_every_us)
+    verdict = quick(simulate_cluster)(seed, faults, order_every_us=order_every_us)
     assert verdict.probes["order carried out"] >= STORM_ORDERS
 
 
@@ -99,7 +100,7 @@ def test_a_storm_of_orders_keeps_every_invariant(seed: int, faults: Faults | Non
 def test_rows_are_counted_once_however_often_the_map_changes(seed: int) -> None:
     """Whoever takes a partition again reads what was not durable again."""
     simulations: list[ClusterSimulation] = []
-    simulate_cluster(seed, NO_FAULTS, order_every_us=150_000, prepare=simulations.append)
+    quick(simulate_cluster)(seed, NO_FAULTS, order_every_us=150_000, prepare=simulations.append)
     (simulation,) = simulations
     workers = [member.worker for member in simulation.members if isinstance(member, WorkerMember)]
     read = sum(position.position for position in simulation.store.inner.sources.values())

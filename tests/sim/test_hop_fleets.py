@@ -7,6 +7,7 @@ import pytest
 from tests.effort import examples
 from tests.sim import aside, ci
 from tests.sim.hop_fleets import simulate_hops_on_a_cluster, try_hops_on_a_cluster
+from tests.sim.quick import quick
 
 SEEDS = examples(3, gate=16)
 
@@ -46,4 +47,4 @@ def test_every_seed_of_a_loop_on_a_cluster_keeps_every_invariant() -> None:
     ],
 )
 def test_a_seed_that_has_failed_once(seed: int) -> None:
-    assert simulate_hops_on_a_cluster(seed).probes["floor of a loop raised"]
+    assert quick(simulate_hops_on_a_cluster)(seed).probes["floor of a loop raised"]

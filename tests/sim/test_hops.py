@@ -10,6 +10,7 @@ from tests.effort import examples
 from tests.sim import aside, ci
 from tests.sim.harness import Verdict
 from tests.sim.hops import EDGES, draw_hops, expected_hops, simulate_hops
+from tests.sim.quick import quick
 
 SEEDS = examples(6, gate=36)
 EVENTS_LIMIT = 1_000
@@ -63,11 +64,13 @@ def test_the_workload_reaches_every_stage_of_every_shape() -> None:
 
 
 def test_a_run_ends_at_the_end_of_time_when_its_loop_has_run_dry() -> None:
-    verdict = simulate_hops(5)
+    verdict = quick(simulate_hops)(5)
     assert verdict.probes["floor of a loop raised"] > 20
     assert verdict.probes["wall timer fired"]
     assert verdict.virtual_us < MAX_TIME
 
 
 def test_a_partition_that_another_process_reads_to_its_end_meanwhile_is_not_gone() -> None:
-    assert simulate_hops(39).faults["zombie"], "which woke up in the midst of its start, and found its partition ended"
+    assert quick(simulate_hops)(39).faults["zombie"], (
+        "which woke up in the midst of its start, and found its partition ended"
+    )

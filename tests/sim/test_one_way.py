@@ -18,6 +18,7 @@ from millwheel.testing.faults.nemesis import NO_FAULTS
 from millwheel.testing.world.calls import run
 from millwheel.testing.world.fleet import ClusterSimulation
 from tests.sim.fleets import simulate_cluster
+from tests.sim.quick import quick
 
 ROLES = {"controller": 2, "worker": 3}
 DOWN_US = 5 * SECOND
@@ -79,6 +80,6 @@ def test_a_cluster_that_is_cut_one_way_ends_well(number: int, cut: str) -> None:
     done: Counter[str] = Counter()
     jumps = number % 2
     faults = msgspec.structs.replace(NO_FAULTS, clock_step=0.002 * jumps)
-    verdict = simulate_cluster(2 * number + jumps, faults, roles=ROLES, prepare=planned(MATRIX[cut], done))
+    verdict = quick(simulate_cluster)(2 * number + jumps, faults, roles=ROLES, prepare=planned(MATRIX[cut], done))
     assert done["cut"] > 0
     assert jumps or not verdict.faults
