@@ -163,7 +163,8 @@ class Body:
         self.world.kernel.trace(f"p{self.number} starts")
         for host in self.hosts:
             self.later(self.world.nemesis.delay_us("start"), self.give, host, he.Started())
-        self.later(TICK_US, self._look)
+        if self.rests():
+            self.later(TICK_US, self._look)
 
     def die(self) -> None:
         """Lose everything that is soft; requests on the wire may still arrive at the store."""
@@ -177,7 +178,7 @@ class Body:
 
     def _look(self) -> None:
         """Tell the hosts when nothing is queued in this process."""
-        if not self.transport.queued and not self.transport.down and self.rests():
+        if not self.transport.queued and not self.transport.down:
             for host in self.hosts:
                 self.give(host, he.Rested())
         self.later(TICK_US, self._look)

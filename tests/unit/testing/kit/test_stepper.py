@@ -28,9 +28,10 @@ from millwheel import (
     subscribe,
 )
 from millwheel.errors import TimestampError, WiringError
-from millwheel.testing import NO_FAULTS, Faults, HookFailed, NeverEnds, RowRejected, Stepper, simulate
+from millwheel.testing import NO_FAULTS, Faults, HookFailed, NeverEnds, RowRejected, Stepper, Violation, simulate
 
 ROOT = Path(__file__).resolve().parents[4]
+HOUR = 3_600 * SECOND
 WORDS = Stream("words", TextCoder())
 COUNTS = Stream("counts", JsonCoder(tuple[str, int]))
 TABLE = Table("totals", {"word": "text", "seen": "bigint"}, ("word",))
@@ -333,3 +334,49 @@ def test_a_hold_before_its_cause_fails_in_a_loop_and_nowhere_else() -> None:
     with pytest.raises(HookFailed, match=r"hold for key '1' at .* is older than its cause"):
         Stepper(looped).send(NUMBERS, 1, 10)
     Stepper(straight).send(NUMBERS, 1, 10)
+
+
+class Later(Computation[str]):
+    """Looks back when hours of wall time have passed."""
+
+    fired = ListCell(JsonCoder(int))
+
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        context.set_timer("later", context.wall_time + 6 * HOUR, "wall")
+
+    def ProcessTimer(self, context: Context, timer: Timer) -> None:
+        self.fired.append(context.wall_time)
+
+
+def test_hours_of_wall_time_pass() -> None:
+    """After four hours and a half it had taken too many steps, and was said never to come to rest."""
+    pipeline = Pipeline("later")
+    pipeline.add(Later, [subscribe(WORDS, str)])
+    stepper = Stepper(pipeline)
+    stepper.send(WORDS, "a", 1)
+    began = stepper.clock
+    stepper.advance_clock(6 * HOUR - 1)
+    assert stepper.state("Later", "a") == {}
+    stepper.advance_clock(1)
+    assert stepper.state("Later", "a") == {"fired": [began + 6 * HOUR]}
+
+
+def test_how_long_it_rests_is_no_matter_of_how_many_steps_a_second_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.testing.kit.stepper.STEP_LIMIT_EVENTS", 1_000)
+    stepper = Stepper(pipeline())
+    stepper.send(WORDS, "a", 1)
+    stepper.advance_clock(HOUR)
+    assert stepper.outputs(COUNTS)
+
+
+def test_what_never_comes_to_rest_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Again(Halve):
+        def ProcessRecord(self, context: Context, record: Record[int]) -> None:
+            context.produce(HALVES, record.value)
+
+    monkeypatch.setattr("millwheel.testing.kit.stepper.STEP_LIMIT_EVENTS", 1_000)
+    endless = Pipeline("endless")
+    endless.add(Again, [subscribe(stream, lambda _: "all") for stream in (NUMBERS, HALVES)], [HALVES])
+    stepper = Stepper(endless)
+    with pytest.raises(Violation, match="never comes to rest"):
+        stepper.send(NUMBERS, 1, 10)
