@@ -152,9 +152,9 @@ class MappedOwnership:
             self._epochs.base(found.declared)
 
     def _serves(self) -> bool:
-        """Whether all that the map gives to this worker has its core."""
+        """Whether the map gives it something, and all of that has its core.  Before, it may have read an old map."""
         actors = self._worker.actors.all
-        return self._map is not None and not self._starting and all(interval in actors for interval in self._mine)
+        return self._based and not self._starting and all(interval in actors for interval in self._mine)
 
     def _meet(self, found: ClusterMap) -> None:
         """Other workers: those that are new hear who is served here, and those that are gone are sent nothing."""

@@ -49,7 +49,7 @@ class Hold(Computation[str]):
 class SnapshotHand:
     """One worker that has both intervals.  The source is another member's."""
 
-    def __init__(self, durability: Snapshots | None = None) -> None:
+    def __init__(self, durability: Snapshots | None = None, owns: bool = True) -> None:
         pipeline = Pipeline("hand", durability=durability or Snapshots(every_ms=1_000))
         pipeline.inject(IterableSource("text", []), into=words)
         pipeline.add(Hold, [subscribe(words, lambda word: word)], name="hold", split_keys=("m",))
@@ -57,9 +57,8 @@ class SnapshotHand:
         self.mine, self.other, led = members(self.store, pipeline)
         self.leader = f"c{led.incarnation}"
         found = run(self.store.cluster_map())
-        placement = Placement(
-            led.epoch, found.version, {ONE: self.mine, TWO: self.mine}, {"text": self.other}, back=True
-        )
+        owner = self.mine if owns else self.other
+        placement = Placement(led.epoch, found.version, {ONE: owner, TWO: owner}, {"text": self.other}, back=True)
         run(self.store.place(placement))
         ownership = partial(MappedOwnership, incarnation=self.mine)
         self.worker = WorkerHost(graph=pipeline.graph(), name=f"w{self.mine}", controller=None, ownership=ownership)
@@ -112,6 +111,21 @@ def test_barriers_of_others_are_waited_for(hand: SnapshotHand) -> None:
     hand.hear(EpochStarted(1))
     hand.hear(BarriersNamed(1, {IntervalId(77): (TWO,)}))
     assert [written.interval for written in hand.of(ImageWritten)] == [ONE]
+
+
+def test_a_worker_that_has_not_read_what_it_owns_begins_no_epoch() -> None:
+    """It owned a source and no interval.  It said that nothing of it was in the epoch, read the map, and began the same epoch
+    again: rows were in the state, and not before the stored position.  After a death they counted twice."""
+    hand = SnapshotHand(owns=False)
+    hand.hear(EpochStarted(1))
+    assert hand.of(EpochOpened) == []
+    found = run(hand.store.cluster_map())
+    assert found.leader is not None
+    run(hand.store.place(Placement(found.leader.epoch, found.version, {}, {"text": hand.mine})))
+    hand.hear(MapChanged(found.version + 1))
+    hand.hear(EpochStarted(1))
+    (opened,) = hand.of(EpochOpened)
+    assert opened.owners == {}
 
 
 def test_a_begin_that_is_said_again_is_answered_again_and_begins_nothing(hand: SnapshotHand) -> None:
