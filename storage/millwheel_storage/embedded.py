@@ -195,7 +195,7 @@ class EmbeddedPostgres:
                     self._owner_pid = os.getpid()
                     self._users = (self.directory / "users").open("ab")
                     fcntl.flock(self._users, fcntl.LOCK_SH)
-                    atexit.register(self.stop)
+                    atexit.register(self._stop_at_exit)
                 self._prepare_directory()
                 self._ensure_running(unless=lambda: False)
         except BaseException:
@@ -215,7 +215,7 @@ class EmbeddedPostgres:
     def stop(self) -> None:
         """Leave; the last process to leave stops the server.  Idempotent; a no-op in a forked child."""
         if self._users is None or self._owner_pid != os.getpid():
-            atexit.unregister(self.stop)
+            atexit.unregister(self._stop_at_exit)
             return
         with contextlib.nullcontext() if self.displaced else self._mutex():
             if self._is_last_user():
@@ -227,7 +227,14 @@ class EmbeddedPostgres:
                 _left_running.append(self._process)
             users, self._users = self._users, None
             users.close()
-        atexit.unregister(self.stop)  # last: whoever is interrupted here stops again at the end of the process
+        atexit.unregister(self._stop_at_exit)  # last: whoever is interrupted here stops again at the end of the process
+
+    def _stop_at_exit(self) -> None:
+        """As `stop`.  Whoever presses Ctrl-C once more wants to be gone, without a traceback."""
+        try:
+            self.stop()
+        except KeyboardInterrupt:
+            logger.warning("Postgres in %s is left behind; the next start takes it over", self._data)
 
     def _is_last_user(self) -> bool:
         if self._users is None:
@@ -446,10 +453,15 @@ class EmbeddedPostgres:
         self._bury()
 
     def _wait_for_exit(self, pid: int) -> bool:
-        deadline = time.monotonic() + SERVER_STOP_LIMIT_S
-        while time.monotonic() < deadline:
+        began, said = time.monotonic(), False
+        while (waited := time.monotonic() - began) < SERVER_STOP_LIMIT_S:
             if self._server_pid() != pid:
                 return True
+            if waited > SERVER_START_SAID_S and not said:
+                said = True
+                logger.warning(
+                    "Postgres in %s does not stop yet; after %g s it is made to", self._data, SERVER_STOP_LIMIT_S
+                )
             time.sleep(SERVER_POLL_S)
         return False
 

@@ -294,6 +294,27 @@ def test_ctrl_c_while_the_server_stops_leaves_it_to_the_next_stop(
         assert server.pid is None
 
 
+IMPATIENT = """
+import os, signal, sys
+from millwheel_storage import embedded
+server = embedded.EmbeddedPostgres(sys.argv[1])
+server.start()
+embedded._running_pid = lambda data: os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_ctrl_c_while_the_server_stops_at_the_end_of_the_process_is_no_traceback(cluster: Path) -> None:
+    with short_directory(cluster) as directory:
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        ended = subprocess.run(
+            [sys.executable, "-c", IMPATIENT, str(directory)], capture_output=True, text=True, env=environ, check=False
+        )
+        assert ended.stderr == f"Postgres in {directory / 'postgres'} is left behind; the next start takes it over\n"
+        with EmbeddedPostgres(directory) as server:
+            assert server.pid is not None
+        assert server.pid is None
+
+
 def test_who_has_left_does_not_start_the_server_again(cluster: Path) -> None:
     with short_directory(cluster) as directory:
         with EmbeddedPostgres(directory) as server:
@@ -372,14 +393,18 @@ def test_a_server_in_another_container_is_not_joined_by_a_second_one(cluster: Pa
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_server_that_heeds_no_signal_is_killed(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # It was left, and the run ended with a bare TimeoutExpired.
+def test_a_server_that_heeds_no_signal_is_killed(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # It was left, and the run ended with a bare TimeoutExpired, after a minute without a word.
+    monkeypatch.setattr("millwheel_storage.embedded.SERVER_START_SAID_S", 0.1)
     monkeypatch.setattr("millwheel_storage.embedded.SERVER_STOP_LIMIT_S", 0.3)
     with short_directory(cluster) as directory:
         with EmbeddedPostgres(directory) as server:
             assert server.pid is not None
             os.kill(server.pid, signal.SIGSTOP)
         assert EmbeddedPostgres(directory).pid is None
+        assert any("does not stop yet" in record.getMessage() for record in caplog.records)
         with EmbeddedPostgres(directory) as server, psycopg.connect(server.url) as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
