@@ -26,7 +26,7 @@ from millwheel.host.keepers import keepers
 from millwheel.host.skews import too_far_ahead
 from millwheel.host.stalls import NOTHING_YET, why_it_waits
 from millwheel.ids import SubscriptionId
-from millwheel.launch import DEFAULT_DATA, open_store
+from millwheel.launch import DEFAULT_DATA, checked_pipeline, open_store
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
 from millwheel.ports import QuarantineRow, SourcePosition
 from millwheel.shape import PUBLISH_PREFIX
@@ -82,7 +82,7 @@ class Committed:
     """
 
     def __init__(self, pipeline: Pipeline, store: str | None = None, data: str | Path = DEFAULT_DATA) -> None:
-        self._pipeline = pipeline
+        self._pipeline = checked_pipeline(pipeline, "Committed")
         self._graph = pipeline.graph()
         self._place = (store, data)
         self._stack = contextlib.ExitStack()
@@ -394,7 +394,7 @@ def check(pipeline: Pipeline, store: str | None = None, data: str | Path = DEFAU
     Every stored value of every cell is read; nothing is written.  A directory without a store is a `StoreError`, a store of
     a later version of millwheel an `IncompatibleStore`.
     """
-    graph = pipeline.graph()
+    graph = checked_pipeline(pipeline, "check").graph()
     with open_store(store, data, create=False) as url:
         found = check_store(url, graph.shape())
         if not found.exists:
@@ -408,8 +408,9 @@ def reset(pipeline: Pipeline, store: str | None = None, data: str | Path = DEFAU
 
     The pipeline must not run.  There is no way back.  A directory without a store is a `StoreError`.
     """
+    name = checked_pipeline(pipeline, "reset").name
     with open_store(store, data, create=False) as url:
-        return reset_schema(url, pipeline.name)
+        return reset_schema(url, name)
 
 
 def _place(one: Standstill) -> str:

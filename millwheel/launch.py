@@ -187,12 +187,17 @@ class Asked(NamedTuple):
         return EmbeddedRun(graph, store, self.pipeline.tables, on_failure=self.on_failure, tolerance=self.allowed)
 
 
+def checked_pipeline(given: object, who: str) -> Pipeline:
+    """What was given to `who`, which is a pipeline, or a `WiringError`."""
+    if not isinstance(given, Pipeline):
+        made = ": call it, with brackets" if callable(given) else ""
+        raise WiringError(f"{who} needs a Pipeline, got {given!r:.80}{made}")
+    return given
+
+
 def _check_asked(asked: Asked) -> None:
     """What a caller has given is what it should be, and the pipeline has a source."""
-    pipeline: object = asked.pipeline
-    if not isinstance(pipeline, Pipeline):
-        made = ": call it, with brackets" if callable(pipeline) else ""
-        raise WiringError(f"run needs a Pipeline, got {pipeline!r:.80}{made}")
+    checked_pipeline(asked.pipeline, "run")
     for name, function in (("on_progress", asked.on_progress), ("on_failure", asked.on_failure)):
         if function is not None and not callable(function):
             raise WiringError(f"{name}={function!r:.80}: give a function")

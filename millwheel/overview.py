@@ -21,7 +21,7 @@ from millwheel.cluster import ClusterMap, MapOrder
 from millwheel.errors import InvariantError, StoreError
 from millwheel.host.lags import Origins, lag_us, origins_of
 from millwheel.host.skews import too_far_ahead
-from millwheel.launch import DEFAULT_DATA, open_store
+from millwheel.launch import DEFAULT_DATA, checked_pipeline, open_store
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.reader import Reader
 
@@ -102,7 +102,7 @@ class ClusterOffice:
     """Looks at a pipeline's cluster and orders changes of its map.  Use as a context manager, outside of an event loop."""
 
     def __init__(self, pipeline: Pipeline, store: str | None = None, data: str | Path = DEFAULT_DATA) -> None:
-        self._pipeline = pipeline
+        self._pipeline = checked_pipeline(pipeline, "ClusterOffice")
         self._place = (store, data)
         self._stack = contextlib.ExitStack()
         self._parts: tuple[asyncio.Runner, PostgresStore, Reader] | None = None

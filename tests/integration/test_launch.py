@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, subscribe
+from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, savepoints, subscribe
+from millwheel.committed import Committed, check, reset
 from millwheel.errors import WiringError
 from millwheel.launch import arun, run
+from millwheel.overview import ClusterOffice
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
 
@@ -92,3 +94,15 @@ def test_a_callback_that_raises_is_named_and_the_run_goes_on(
     assert record.getMessage().startswith(
         "on_progress has failed and is not called any more: ValueError: no such display"
     )
+
+
+@pytest.mark.parametrize(
+    "call", [Committed, check, reset, ClusterOffice, savepoints.found, lambda given: savepoints.create(given, "a")]
+)
+@pytest.mark.parametrize(
+    ("given", "said"), [("words:pipeline", "needs a Pipeline, got 'words:"), (passing, "call it, with")]
+)
+def test_who_asks_about_what_is_no_pipeline_is_told(call: Callable[[Any], Any], given: Any, said: str) -> None:
+    # It was an AttributeError: 'str' object has no attribute 'graph'.
+    with pytest.raises(WiringError, match=said):
+        call(given)
