@@ -681,6 +681,9 @@ SERVER_START_SAID_S: Final = 2.0
 SERVER_STOP_LIMIT_S: Final = 30.0
 """What an embedded server may take to stop, s: it writes what it has in memory first."""
 
+DISK_FULL_BYTES: Final = 1 << 20
+"""A disk with less room is told as the reason of a server that has said nothing: it writes some 100 KB when it starts."""
+
 LOG_TAIL_BYTES: Final = 65_536
 """Of an embedded server's log, where the reason of its end is looked for."""
 

@@ -7,6 +7,8 @@ Prometheus would take that for a new process and count all of it once more.
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -141,6 +143,19 @@ def ports_of(address: str | None, workers: int) -> tuple[str, int] | None:
             f"--metrics {address}: {workers} workers need ports from there on, and not port 0 or above 65535"
         )
     return host, port
+
+
+def check_free(where: tuple[str, int] | None, workers: int) -> None:
+    """Raises `ChannelError` when one of the ports is taken: one error, and not one of a worker again and again."""
+    if where is None:
+        return
+    for port in range(where[1], where[1] + workers):
+        host = where[0].strip("[]")
+        try:
+            socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno else str(error)
+            raise ChannelError(f"nothing can listen on {where[0]}:{port}: {why}; choose another --metrics") from error
 
 
 @contextmanager

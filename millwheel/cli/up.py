@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millwheel.cli.log_format import is_log_object, log_format, log_object
-from millwheel.cli.metrics import ports_of
+from millwheel.cli.metrics import check_free, ports_of
 from millwheel.cli.options import STORE_OPTIONS, Place, allowances, option, place, variable
 from millwheel.cli.status import Status
 from millwheel.escapes import harmless
@@ -87,9 +87,9 @@ def up(
         _check_on_is_there({**given, "controllers 0": not controllers})
         check_ports({"worker": workers, "controller": controllers})
         for_worker = [*more, *(["--quiet"] if quiet else [])]
-        plans = plan(
-            place.path, workers, controllers, for_worker, [*more, *allowed.options()], ports_of(metrics, workers)
-        )
+        ports = ports_of(metrics, workers)
+        check_free(ports, workers)
+        plans = plan(place.path, workers, controllers, for_worker, [*more, *allowed.options()], ports)
         with place.opened() as url:
             status = asyncio.run(_run(plans, say, {**os.environ, **child_environment(place, url)}))
     if status is None:

@@ -38,6 +38,7 @@ from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import InvariantError, StoreError, StoreUnavailable
 from millwheel.limits import (
+    DISK_FULL_BYTES,
     FAILURE_LINE_CHARS,
     LOG_TAIL_BYTES,
     SERVER_ANSWER_LIMIT_S,
@@ -369,7 +370,7 @@ class EmbeddedPostgres:
         words, said = "", False
         while not self._launch_once(began + SERVER_START_LIMIT_S, unless):
             before, now = words, time.monotonic()
-            words = HELD if self._is_held() else self._last_words() or before or "its log is empty"
+            words = HELD if self._is_held() else self._last_words() or before or self._no_words()
             if words != before or LEFT_BEHIND.search(words):
                 since = now
             other = OTHER_VERSION.search(words)
@@ -436,6 +437,11 @@ class EmbeddedPostgres:
         fatal = [number for number, line in enumerate(lines) if re.search(r"\b(FATAL|PANIC|ERROR):", line)]
         told = lines[fatal[-1] :] if fatal else lines
         return _without_times([line for line in told if not fatal or " LOG: " not in line])
+
+    def _no_words(self) -> str:
+        """Why the log is empty: on a full disk, nothing can be written there either."""
+        room = shutil.disk_usage(self.directory).free
+        return "there is no room on its disk" if room < DISK_FULL_BYTES else "its log is empty"
 
     def _shut_down(self) -> None:
         """Shut down fast: a checkpoint, then the exit.  If that takes too long, stop at once, which costs a WAL replay.

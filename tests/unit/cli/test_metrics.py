@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from prometheus_client.core import CounterMetricFamily
 
-from millwheel.cli.metrics import COUNTS, LABELLED, Figures, ports_of, served
+from millwheel.cli.metrics import COUNTS, LABELLED, Figures, check_free, ports_of, served
 from millwheel.cli.up import plan
 from millwheel.cluster import HotKey
 from millwheel.errors import ChannelError
@@ -98,6 +98,11 @@ def test_a_port_that_is_taken_and_an_address_that_is_none_are_errors() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ChannelError, match="choose another --metrics"):
             served(address, "words").__enter__()
+        host, port = "127.0.0.1", taken.getsockname()[1]
+        with pytest.raises(ChannelError, match="Address already in use; choose another --metrics"):
+            check_free((host, port - 1), 2)
+    check_free((host, port), 1)
+    check_free(None, 2)
     with pytest.raises(ChannelError, match="is no address"):
         served("here", "words").__enter__()
 

@@ -511,3 +511,14 @@ def test_a_name_that_leads_nowhere_is_refused(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(StoreError, match="is no directory: "):
         EmbeddedPostgres(name)
+
+
+def test_a_server_that_has_no_room_to_say_why_is_explained(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # "Its log is empty": the disk that has no room for the server has none for its log.
+    monkeypatch.setattr("millwheel_storage.embedded.SERVER_DOUBT_S", 0.0)
+    monkeypatch.setattr("millwheel_storage.embedded.DISK_FULL_BYTES", 1 << 62)
+    monkeypatch.setattr(EmbeddedPostgres, "_last_words", lambda server: "")
+    with short_directory(cluster) as directory:
+        (directory / "postgres" / "global" / "pg_control").unlink()
+        with pytest.raises(StoreError, match="does not start: there is no room on its disk; see "):
+            EmbeddedPostgres(directory).start()
