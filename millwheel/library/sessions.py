@@ -80,9 +80,8 @@ class SessionAggregate(WindowedAggregate[R], Generic[R]):
     def _merge(self, context: Context, touched: list[Window], window: Window) -> None:
         """What the sessions `touched` have gathered is now that of `window`, which has had no pane yet."""
         accumulator, progress = NOTHING, None
-        first, late = self.progress.get(str(touched[0].start)), context.watermark >= window.end
-        # The timer of an end goes on for a session that keeps its start.
-        ended = late and (touched[0].start != window.start or (first is not None and not self.firing.to_come(first)))
+        # If one of them has its pane at the watermark still to come, so has all of it, though its end may have passed.
+        ended = context.watermark >= window.end and not any(map(self._to_come, touched))
         for old in touched:
             entry = str(old.start)
             theirs, mine = self.progress.get(entry), self.accumulators.get(entry, NOTHING)
@@ -97,12 +96,16 @@ class SessionAggregate(WindowedAggregate[R], Generic[R]):
         if accumulator is not NOTHING:
             self.accumulators.set(str(window.start), accumulator)
         if touched[0].start != window.start or any(old.end <= context.watermark for old in touched):
-            self.opened(context, window, late)
+            self.opened(context, window, ended)
         if progress is None and ended:
             progress = Progress(new=1)
         if progress is not None:
             progress.ended = ended
             self._go_on(context, window, progress, len(touched) == 1)
+
+    def _to_come(self, session: Window) -> bool:
+        progress = self.progress.get(str(session.start))
+        return progress is None or self.firing.to_come(progress)
 
     def _go_on(self, context: Context, window: Window, progress: Progress, alone: bool) -> None:
         """The panes of a session that has grown count from 0 again."""

@@ -182,6 +182,11 @@ class Line(msgspec.Struct, frozen=True):
     number: int
 
 
+def span(it: Item) -> str:
+    """A key of few items, some of which have one time."""
+    return f"{it.shop} {it.time // (5 * SECOND)}"
+
+
 def sinks(name: str, dice: random.Random) -> Kind:
     """Rows of tables, and parts of files."""
     shards, limit = dice.choice([1, 3]), dice.choice([1, 7, 1_000])
@@ -189,7 +194,8 @@ def sinks(name: str, dice: random.Random) -> Kind:
 
     def add(ground: Ground) -> None:
         ground.everyone.append_to(f"{name}_log", {"item": "bigint"}, lambda it: {"item": it.number})
-        ground.everyone.latest_to(Table(f"{name}_latest", Line, ("shop",)), lambda it: Line(it.shop, it.number))
+        spans = ground.flow.read(items).key_by(span, ground.splits)
+        spans.latest_to(Table(f"{name}_latest", Line, ("shop",)), lambda it: Line(span(it), it.number))
         ground.everyone.upsert_to(
             Table(f"{name}_rows", {"number": "bigint", "shop": "text"}, ("number",)),
             lambda it: [{"number": it.number * 2 + k, "shop": it.shop} for k in range(it.number % 3)],
@@ -206,7 +212,7 @@ def sinks(name: str, dice: random.Random) -> Kind:
 
         log = [(shop, number, it.number) for shop, of in by_shop(rows).items() for number, it in enumerate(of)]
         assert sorted((row["key"], row["number"], row["item"]) for row in table("log")) == sorted(log)
-        newest = {shop: max(of, key=lambda it: (it.time, it.number)).number for shop, of in by_shop(rows).items()}
+        newest = {span(it): it.number for it in sorted(rows, key=lambda it: (it.time, it.number))}
         assert {row["shop"]: row["number"] for row in table("latest")} == newest
         expected = {it.number * 2 + k: it.shop for it in rows for k in range(it.number % 3)}
         assert {row["number"]: row["shop"] for row in table("rows")} == expected

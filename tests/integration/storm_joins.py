@@ -84,7 +84,7 @@ def at(time: int) -> Callable[[int, Item], int]:
 def interval(name: str, dice: random.Random) -> Kind:
     """Pairs that are near each other, and what has no partner."""
     how, everyone = dice.choice(HOWS), dice.random() < 0.5
-    before, after = (dice.choice([0, 1, SECOND, 3 * SECOND]) for _ in "ba")
+    before, after = (dice.choice([0, 1, SECOND, 8 * SECOND]) for _ in "ba")
     lateness = dice.choice([0, 5 * SECOND, 30 * SECOND])
 
     def add(ground: Ground) -> None:
@@ -324,7 +324,7 @@ def ones(name: str, dice: random.Random) -> Kind:
 def aggregates(name: str, dice: random.Random) -> Kind:
     """Each left item with all right ones near it."""
     how = dice.choice(["inner", "left"])
-    before, after = dice.choice([0, SECOND, 3 * SECOND]), dice.choice([0, 2 * SECOND])
+    before, after = dice.choice([0, SECOND, 8 * SECOND]), dice.choice([0, 2 * SECOND])
     own = dice.random() < 0.4
     everyone, lateness = dice.random() < 0.4, dice.choice([0, 5 * SECOND])
 

@@ -232,6 +232,28 @@ def weak(name: str, dice: random.Random) -> Kind:
     return Kind(f"{name}: weak {once=}", add, check)
 
 
+def key_versions(name: str, dice: random.Random) -> Kind:
+    """Each run has another function for the key, and says so: each item counts once."""
+    versions = [dice.randrange(3) for _ in range(5)]
+
+    def add(ground: Ground) -> None:
+        out, version = lists(name), versions[ground.run]
+
+        def key(it: Item) -> str:
+            return (it.shop, f"z{it.number % 4}", f"a{it.number % 4}")[version]
+
+        ground.pipeline.add(
+            lambda: Relay(out), [subscribe(items, key, key_version=str(version))], [out], name=f"{name}.step",
+            split_keys=["m", "s"],
+        )  # fmt: skip
+        ground.seen(name, out)
+
+    def check(rows: Sequence[Item], came: Came) -> None:
+        same(came[name], [(it.time, it.number) for it in rows])
+
+    return Kind(f"{name}: key versions {versions}", add, check)
+
+
 class Touchy(Computation[Item]):
     """Counts; of some numbers it fails, until the last run."""
 
@@ -275,4 +297,4 @@ def quarantines(name: str, dice: random.Random) -> Kind:
     return Kind(f"{name}: quarantines", add, check, (f"{name}.step",))
 
 
-OWN = [expiry, renames, loops, gatherings, weak, quarantines]
+OWN = [expiry, renames, key_versions, loops, gatherings, weak, quarantines]

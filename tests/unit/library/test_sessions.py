@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from millwheel import MINUTE, SECOND
-from millwheel.library import AtWatermark, EveryRecords, EveryWall, Once, Sessions, collect, seconds
+from millwheel.core.interval.schedule import Schedule
+from millwheel.library import Aggregation, AtWatermark, EveryRecords, EveryWall, Once, Sessions, collect, seconds
 from millwheel.testing import Stepper
-from tests.unit.library.pipelines import dropped, found, left, panes, send, windowed
+from tests.unit.library.pipelines import Score, dropped, found, left, panes, send, windowed
 
 GAP = Sessions(seconds=10)
 
@@ -31,6 +34,27 @@ def test_a_record_between_two_sessions_makes_them_one() -> None:
     assert found(stepper) == []
     stepper.advance_watermark(30 * SECOND)
     assert found(stepper) == [("ann", 2, 30, [4, 2, 3, 1], "on time")]
+    assert left(stepper, ["panes.collect"]) == {}
+
+
+@pytest.mark.parametrize("trigger", [AtWatermark(), AtWatermark(EveryRecords(2))])
+@pytest.mark.parametrize("second", [5, 15, 21])
+def test_a_late_record_may_join_sessions_whose_timer_is_due(
+    trigger: AtWatermark, second: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records may run before timers: then the pane at the watermark is that of the session that has grown."""
+    of: Aggregation[Score, Any, list[int]] = collect(int, lambda score: score.points)
+    stepper = Stepper(windowed(GAP, lateness=seconds(60), aggregation=of, trigger=trigger))
+    for points, at in [(1, 10), (2, 12), (3, 30)]:
+        send(stepper, "ann", points, at)
+    with monkeypatch.context() as patch:
+        patch.setattr(Schedule, "_take_timers", lambda *_: [])
+        stepper.advance_watermark(50 * SECOND)
+        send(stepper, "ann", 4, second)
+    stepper.finish()
+    late = [pane for pane in found(stepper) if pane[-1] == "late"]
+    grown = [sorted(pane[3]) for pane in found(stepper) if pane[-1] == "on time"]
+    assert (late, grown) == ([], [[1, 2, 3, 4]] if second == 21 else [[1, 2, 4], [3]])
     assert left(stepper, ["panes.collect"]) == {}
 
 
