@@ -98,7 +98,7 @@ CASES: Final[dict[str, Any]] = {
     "DROP_FRONTIERS": ([1] * 10, [*range(9, 4_000, 400)], 1),
     "COLLECT_IDS": ([1], [5], [100], 1),
     "FIND_OUTSIDE_IDS": ([f"{60 * 'i'}{n}".encode() for n in ASKED], 1, 1, 0),
-    "EXPIRE_OUTSIDE_IDS": (1, 1, 100, len(ASKED)),
+    "EXPIRE_OUTSIDE_IDS": (1, 1, 100, len(ASKED), len(ASKED)),
 }
 """By name: parameters that ask for as many rows as `ASKED` has."""
 
