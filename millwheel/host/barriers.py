@@ -17,6 +17,7 @@ from millwheel.errors import InvariantError
 from millwheel.graph import Graph
 from millwheel.host.actors import Actor, Actors
 from millwheel.host.adoption import Adoption
+from millwheel.host.heard import Heard
 from millwheel.host.messages import BarriersNamed, EpochBased, EpochOpened, EpochWanted, ImageWritten, Message
 from millwheel.host.partitions import Partitions
 from millwheel.host.procedures import Steps
@@ -45,6 +46,7 @@ class Crew(Protocol):
     partitions: Partitions
     routes: Routes
     adoption: Adoption
+    heard: Heard
 
     def handle_core(self, actor: Actor, event: ev.Event) -> None:
         """Give a core an event now."""

@@ -144,7 +144,10 @@ class Declaring:
             self._begin(self._declare(self._opened))
 
     def _declare(self, opened: EpochOpened) -> Steps:
-        stored = self._stored if self._stored is not None else dict(self._values())
+        stored = dict(self._stored if self._stored is not None else self._values())
+        for part in self._written.values():
+            for name, value in part.reached.items():
+                stored[name] = max(value, stored.get(name, value))
         declaration = Declaration(
             epoch=self._epoch,
             owners=opened.owners,

@@ -18,18 +18,29 @@ class Heard:
     def __init__(self) -> None:
         self.values: dict[str, int] = {}
         """Published watermarks, us."""
+        self._label = 0
+        self._before: dict[str, int] = {}
+        """Those that were published under labels before that one."""
         self._inputs: dict[str, int] = {}
         self._asked: dict[str, RoundAsked] = {}
         """By loop: the newest round."""
         self.anything = False
         """A controller has told what is stored."""
 
-    def published(self, values: Mapping[str, int]) -> bool:
-        """Published watermarks rose, us.  Returns whether these are the first ones that are heard."""
+    def published(self, values: Mapping[str, int], label: int = 0) -> bool:
+        """Published watermarks rose, us, by reports of that label at most.  Returns whether these are the first ones that are
+        heard."""
         first, self.anything = not self.anything, True
-        for name, value in values.items():
-            self.values[name] = max(value, self.values.get(name, MIN_TIME))
+        if label > self._label:
+            self._label, self._before = label, dict(self.values)
+        elif label < self._label:  # by another controller
+            _raise(self._before, values)
+        _raise(self.values, values)
         return first
+
+    def before(self, epoch: int) -> dict[str, int]:
+        """What hooks may have seen in front of the barrier `epoch`, us."""
+        return dict(self.values if self._label < epoch else self._before)
 
     def covers(self, stored: Mapping[str, int]) -> bool:
         """Whether these watermarks, us, or later ones have been published."""
@@ -54,3 +65,8 @@ class Heard:
     def asked(self, loop: str) -> RoundAsked | None:
         """The newest round of a loop, which an interval that was not there yet answers when it starts."""
         return self._asked.get(loop)
+
+
+def _raise(known: dict[str, int], values: Mapping[str, int]) -> None:
+    for name, value in values.items():
+        known[name] = max(value, known.get(name, MIN_TIME))

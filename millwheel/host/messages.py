@@ -293,12 +293,16 @@ class BarriersNamed(msgspec.Struct, frozen=True, gc=False):
 
 
 class ImageWritten(msgspec.Struct, frozen=True, gc=False):
-    """The interval's part of an epoch is in the log.  `sinks` is the seq of the row with its sink rows, or 0."""
+    """The interval's part of an epoch is in the log.  `sinks` is the seq of the row with its sink rows, or 0.
+
+    In a cluster `reached` has the watermarks that were told in front of its barrier, us, maybe by an earlier leader.
+    """
 
     epoch: int
     interval: IntervalId
     sequencer: Sequencer
     sinks: int
+    reached: dict[str, int] = {}
 
 
 class EpochWanted(msgspec.Struct, frozen=True, gc=False):

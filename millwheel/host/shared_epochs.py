@@ -62,7 +62,8 @@ class SharedEpochs(Epochs):
 
     def written(self, actor: Actor, written: ev.PartWritten) -> None:
         """See `Epochs`."""
-        self._say(ImageWritten(written.epoch, actor.interval, actor.sequencer, written.sinks))
+        reached = self._worker.heard.before(written.epoch)
+        self._say(ImageWritten(written.epoch, actor.interval, actor.sequencer, written.sinks, reached))
 
     def go_back(self, actor: Actor, inherited: ev.Inherited) -> None:
         """See `Epochs`.  When this member has left, the leader sees places without an owner, and has all go back."""

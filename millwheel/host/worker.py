@@ -319,7 +319,7 @@ class WorkerHost(Voice):
                 self.handle_core(actor, ev.Resend(hello.interval))
 
     def _raised(self, values: dict[str, int], inputs: dict[str, int], label: int) -> None:
-        if self.heard.published(values):
+        if self.heard.published(values, label):
             self._warn_of_left_out(values)
         if values:
             self.partitions.watermarks_rose()

@@ -174,6 +174,16 @@ def test_what_was_reported_after_the_barrier_is_not_stored_with_its_epoch() -> N
     assert controller.declaration().watermarks == {"a": 5}
 
 
+def test_what_an_earlier_leader_has_told_in_front_of_the_barrier_is_stored_with_its_epoch() -> None:
+    """The next leader had heard a report from behind the barrier first.  When all went back, hooks saw earlier watermarks."""
+    controller = Controller().begun()
+    controller.values = {"a": 3, "b": 8}
+    controller.epochs.opened(EpochOpened(5, OWNERS, ()))
+    for interval, reached in zip(OWNERS, ({"a": 7}, {"a": 5, "b": 8, "c": 1}), strict=True):
+        controller.epochs.written(ImageWritten(5, interval, OWNERS[interval], 0, reached))
+    assert controller.declaration().watermarks == {"a": 7, "b": 8, "c": 1}
+
+
 def test_a_run_that_was_superseded_asks_its_workers_and_tries_again() -> None:
     controller = Controller().begun()
     controller.epochs.opened(EpochOpened(5, OWNERS, (POSITION,)))

@@ -20,6 +20,16 @@ def test_a_published_watermark_does_not_go_back() -> None:
     assert heard.values == {"a": 9, "b": 3}
 
 
+def test_what_was_told_in_front_of_a_barrier_is_told_from_what_came_behind_it() -> None:
+    heard = Heard()
+    heard.published({"a": 5}, 3)
+    assert heard.before(4) == {"a": 5}
+    heard.published({"a": 9, "b": 1}, 4)
+    assert heard.before(4) == {"a": 5}
+    heard.published({"a": 6}, 3)  # by a controller that leads since
+    assert (heard.before(4), heard.before(5)) == ({"a": 6}, {"a": 9, "b": 1})
+
+
 def test_what_is_stored_is_covered_when_all_of_it_or_more_is_published() -> None:
     heard = Heard()
     assert heard.covers({})
