@@ -63,14 +63,18 @@ class EitherStore(CutStore):
 
     async def recover(self, interval: IntervalId, sequencer: Sequencer) -> RecoveredInterval | None:
         """See `Store`; what is valid of the log comes into the tables, and nothing else of it (I4, I23)."""
-        places = [place for place in sorted(self.inner.log) if place[0] == interval]
-        log = [self.inner.log[place] for place in places if self.inner.log[place].epoch <= self.inner.declared]
+        log = self.valid_log(interval)
         recovered = await super().recover(interval, sequencer)
         if recovered is not None:
             row = self.inner.intervals[interval]
-            self.tables.folded(self.inner, row, [decode_checkpoint(write.payload) for write in log])
+            self.tables.folded(self.inner, row, log)
             self.tables.recovered(row, recovered)
         return recovered
+
+    def valid_log(self, interval: IntervalId) -> list[Checkpoint]:
+        """What counts of the log of an interval."""
+        writes = [self.inner.log[place] for place in sorted(self.inner.log) if place[0] == interval]
+        return [decode_checkpoint(write.payload) for write in writes if write.epoch <= self.inner.declared]
 
     async def load(self, interval: IntervalId, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
         """See `Store`."""

@@ -35,17 +35,22 @@ class FoldedTables:
         self, store: MemoryStore, row: IntervalRow, images: Sequence[Checkpoint], later: Iterable[Acked] = ()
     ) -> None:
         """`images` are in the tables now; `later` acks are in the log, and what they name may be missing already."""
-        keys = self.keys[row.computation]
         touched: set[str] = set()
         for image in images:
-            apply_keys(keys, image)
-            _apply_fifo(keys, image)
             touched.update(image.state.keys(), image.timers.keys, image.holds.keys, image.forgotten)
             touched.update((key for key, _ in image.redriven), image.released, (e.key for e in image.quarantined))
-            self._apply_channels(row.id, image)
+        self.take(row, images)
         self._check_keys(store, row.computation, touched)
         self._check_productions(store, row.id, {(a.subscription, a.producer, n) for a in later for n in a.sequences})
         self._check_ids(store, row.id, {(ids.subscription, ids.producer) for image in images for ids in image.ids})
+
+    def take(self, row: IntervalRow, images: Iterable[Checkpoint]) -> None:
+        """`images` come into the tables, with something else that is not done yet."""
+        keys = self.keys[row.computation]
+        for image in images:
+            apply_keys(keys, image)
+            _apply_fifo(keys, image)
+            self._apply_channels(row.id, image)
 
     def _apply_channels(self, interval: IntervalId, image: Checkpoint) -> None:
         produced = self._produced.setdefault(interval, {})
