@@ -74,6 +74,7 @@ class ClusterHand:
         """Calls that are not answered yet."""
         self.waiting: list[he.Ask] = []
         self.pauses: list[he.Ask] = []
+        self.wakes: list[int] = []
         self.ran: list[IntervalId] = []
         self.keep_running = False
         """Hooks do not return."""
@@ -93,6 +94,8 @@ class ClusterHand:
                     self.give(he.Answered(token, None))
                 case he.Ask():
                     self.pauses.append(effect)
+                case he.WakeAt(at):
+                    self.wakes.append(at)
                 case he.Notice(text):
                     self.noted.append(text)
                 case he.Post(posted):
@@ -110,10 +113,16 @@ class ClusterHand:
         self.give(he.Answered(ask.token, run(ask.wish.call(self.store))))
 
     def place(self, *intervals: IntervalId, owner: int | None) -> None:
+        self.give(he.Received(self.leader, MapChanged(self.decide(*intervals, owner=owner))))
+
+    def decide(self, *intervals: IntervalId, owner: int | None) -> int:
+        """Place intervals without a word to the worker.  Returns the version of the map."""
         found = run(self.store.cluster_map())
-        version = run(self.store.place(Placement(self.epoch, found.version, dict.fromkeys(intervals, owner), {})))
+        version: int | None = run(
+            self.store.place(Placement(self.epoch, found.version, dict.fromkeys(intervals, owner), {}))
+        )
         assert version is not None
-        self.give(he.Received(self.leader, MapChanged(version)))
+        return version
 
     def pass_time(self) -> None:
         """So long that a worker looks again whether something has ended that it waits for."""

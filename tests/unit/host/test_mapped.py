@@ -37,7 +37,7 @@ from millwheel.host.messages import (
     WatermarksRaised,
 )
 from millwheel.host.progress import progress_of
-from millwheel.host.requests import CommitGroup, Reacquire, Recover, TakePartitions, WriteMarks
+from millwheel.host.requests import CommitGroup, Reacquire, ReadMap, Recover, TakePartitions, WriteMarks
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.testing.world.calls import run
@@ -75,14 +75,63 @@ def test_the_leader_is_told_that_all_is_done_and_again_after_a_while_because_wor
     hand.give(he.Received(hand.leader, MapChanged(version + 1)))  # it looks once more, when all that it owns has begun
     for wait_us, words_now in ((0, 1), (1, 0), (limits.CLUSTER_LOOK_US, 1)):
         hand.now += wait_us
+        hand.wakes.clear()
         hand.give(he.Rested())
         assert hand.of(Drained) == [Drained(hand.mine, version, {})] * words_now
+        assert (hand.now + limits.CLUSTER_LOOK_US in hand.wakes) == bool(words_now), "nothing else may happen"
 
 
 def test_an_interval_that_another_worker_gets_is_dropped_and_the_others_go_on(hand: ClusterHand) -> None:
     hand.place(ONE, TWO, owner=hand.mine)
     hand.place(ONE, owner=hand.other)
     assert hand.owned() == {TWO}
+
+
+def went_and_came_back(hand: ClusterHand) -> None:
+    """Another worker has had an interval between two looks of this one at the map."""
+    hand.decide(ONE, owner=hand.other)
+    hand.give(he.Received(hand.leader, MapChanged(hand.decide(ONE, owner=hand.mine))))
+
+
+def test_an_interval_that_another_worker_has_had_between_two_looks_gets_a_new_core(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    before = hand.worker.actors.all[ONE]
+    went_and_came_back(hand)
+    after = hand.worker.actors.all[ONE]
+    assert (before.core.halted, after.core.halted) == (True, False)
+    assert after.sequencer > before.sequencer
+
+
+def test_an_interval_that_another_worker_has_had_while_it_was_recovered_here_is_recovered_again(
+    hand: ClusterHand,
+) -> None:
+    hand.held = Recover
+    hand.place(ONE, owner=hand.mine)
+    (recovery,), hand.held, hand.waiting = hand.waiting, None, []
+    assert isinstance(recovery.wish, Recover)
+    outdated = run(recovery.wish.call(hand.store))
+    went_and_came_back(hand)
+    hand.give(he.Answered(recovery.token, outdated))
+    placed = {row.id: row.sequencer for row in run(hand.store.cluster_map()).intervals}
+    assert hand.worker.actors.all[ONE].sequencer == placed[ONE]
+
+
+def test_a_map_that_changes_while_it_is_read_is_read_again(hand: ClusterHand) -> None:
+    hand.held = ReadMap
+    hand.give(he.Received(hand.leader, MapChanged(98)))
+    hand.give(he.Received(hand.leader, MapChanged(99)))
+    (reading,), hand.held, hand.waiting = hand.waiting, None, []
+    hand.asked.clear()
+    hand.answer(reading)
+    assert [type(call) for call in hand.asked].count(ReadMap) == 1
+
+
+def test_a_worker_that_has_left_is_no_peer_any_more(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    assert f"w{hand.other}" in hand.worker.peers
+    run(hand.store.leave(hand.other))
+    hand.give(he.Received(hand.leader, MapChanged(99)))
+    assert f"w{hand.other}" not in hand.worker.peers
 
 
 def test_a_fenced_write_costs_the_one_interval(hand: ClusterHand) -> None:
@@ -187,10 +236,13 @@ def test_a_source_that_was_handed_over_is_not_taken_again_before_the_leader_has_
     assert version is not None
     hand.give(he.Received(hand.leader, MapChanged(version)))
     assert served()
+    hand.give(he.Received(hand.leader, MapChanged(97)))
+    assert ownership_of(hand).served()
     hand.give(he.Received(hand.leader, HandOver((), ("text",), False)))
     while not (said := hand.of(HandedOver)):
         hand.pass_time()
     assert said == [HandedOver((), ("text",))]
+    assert not ownership_of(hand).served(), "the map gives to it what it has let go of"
     hand.give(he.Received(hand.leader, MapChanged(98)))
     assert not served(), "it would be read by two"
     hand.now += limits.HAND_OVER_LIMIT_US
@@ -213,6 +265,18 @@ def test_an_interval_that_is_being_handed_over_takes_nothing_in_and_its_worker_i
     hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked=False)))
     assert hand.worker.closed == {ONE}
     assert not ownership_of(hand).served()
+
+
+def test_the_last_words_are_about_all_that_is_let_go(hand: ClusterHand) -> None:
+    hand.place(ONE, TWO, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.held = WriteMarks
+    hand.give(he.Received(hand.leader, HandOver((ONE, TWO), (), acked=False)))
+    (last_words,), hand.held, hand.waiting = hand.waiting, None, []
+    assert isinstance(last_words.wish, WriteMarks)
+    assert {write.interval for write in last_words.wish.writes} == {ONE, TWO}
+    hand.answer(last_words)
+    assert hand.of(HandedOver) == [HandedOver((ONE, TWO), ())]
 
 
 def test_who_is_asked_twice_to_let_go_of_an_interval_does_so_once(hand: ClusterHand) -> None:
