@@ -92,7 +92,7 @@ def test_programs_in_a_closed_directory_are_copied_once(closed: Path, monkeypatc
     libraries = installed.parent.parent.with_name(f"{package.name}.libs")
     shutil.copytree(libraries, package.with_name(libraries.name))
     hidden = package / installed.parent.name / "bin"
-    monkeypatch.setattr("millwheel_storage.embedded.binaries", lambda: hidden)
+    monkeypatch.setattr("millwheel_storage.embedded.binaries", lambda _: hidden)
     copies = closed.parent.parent / "copies"
     copies.mkdir()
     copies.chmod(0o755)
