@@ -150,7 +150,7 @@ class InjectorCore:
 
     def quiet(self) -> bool:
         """True when nothing it has read is unacked or unrecorded, and every receiver knows of its end."""
-        if self._notes or self._reads or self._reading:
+        if self._notes or self._reads or self._reading or self._by_number:  # barriers are no reads
             return False
         return not self.wants_epoch if self._snapshots else not (self._acked_position or self._advancing)
 

@@ -110,6 +110,27 @@ def test_under_snapshots_rows_are_durable_with_their_epoch_and_a_position_is_not
     assert not of(injector.handle(ev.BarrierAsked(7), 0), ev.PositionNoted)
 
 
+def test_under_snapshots_a_partition_that_has_ended_stays_until_its_barriers_are_acked() -> None:
+    """The next epoch had begun.  Its barrier was lost in a channel that was cut, and nobody was there to send it again."""
+    start, receiver = SourcePosition("p", INTERVAL, PRODUCER, 0, False, b""), IntervalId(1)
+    injector = InjectorCore(INTERVAL, start, {SUB: Ranges([("", receiver)])}, label=3)
+    injector.start(0)
+    (number,) = numbers(injector.handle(rows(0, [1, 2], 0), 0))
+    injector.handle(ev.AckArrived(number), 0)
+    injector.handle(ev.RowsRead({}, 0, 2, b"s2", 0, True, False), 0)
+    (first,) = numbers(injector.handle(ev.BarrierAsked(4), 0))
+    injector.handle(ev.AckArrived(first), 0)
+    (end,) = numbers(injector.handle(ev.Advanced(2, True), 0))
+    (second,) = numbers(injector.handle(ev.BarrierAsked(5), 0))
+    injector.handle(ev.AckArrived(end), 0)
+    assert not injector.quiet()
+    again = numbers(injector.handle(ev.Resend(receiver), 0))
+    assert second in again
+    for number in again:
+        injector.handle(ev.AckArrived(number), 0)
+    assert injector.quiet()
+
+
 def test_nobody_is_told_of_rows_that_can_be_read_again() -> None:
     injector = core()
     injector.start(0)
