@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 
 from millwheel.bundles import Checkpoint, StateWrites
 from millwheel.core.durability.epoch_image import EpochImage
 from millwheel.core.keys.expiry import Expiry
+from millwheel.core.source.injector import InjectorCore
+from millwheel.host.heard import Heard
+from millwheel.host.mapped import MappedOwnership
 from millwheel.ports import IntervalRow
 from millwheel_storage.memory.contents import MemoryContents
 from tests.planted import Patches, only
@@ -101,3 +105,31 @@ def undeclared_put_back() -> Patches:
             self.declared = declared
 
     return {(MemoryContents, "fold_log"): fold_log}
+
+
+@only("tests/unit/host/test_shared_epochs.py")
+def begun_before_read() -> Patches:
+    """A worker begins an epoch before it has read what the map gives to it"""
+
+    def serves(self: MappedOwnership) -> bool:
+        return not self._starting and all(interval in self._worker.actors.all for interval in self._mine)
+
+    return {(MappedOwnership, "_serves"): serves}
+
+
+@only("tests/unit/host/test_heard.py")
+def told_behind_the_barrier() -> Patches:
+    """What was told behind a barrier counts as told in front of it"""
+    return {(Heard, "before"): lambda self, epoch: dict(self.values)}
+
+
+@only("tests/unit/core/source/test_injector.py")
+def barriers_left_behind() -> Patches:
+    """Under snapshots a partition that has ended is forgotten while a barrier of it is not acked"""
+    original = InjectorCore.quiet
+
+    def quiet(self: InjectorCore) -> bool:
+        with patch.object(self, "_by_number", {}):
+            return original(self)
+
+    return {(InjectorCore, "quiet"): quiet}
