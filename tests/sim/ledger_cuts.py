@@ -109,6 +109,8 @@ class Operator:
         if stopped:
             newest.end_in_order()
         put_back(self._store, self._rng.choice(self._kept))
+        # What those that still run tell themselves rests on what is gone.
+        self._store.wire.snapshots.update(process.number for process in self._simulation.processes)
         self._simulation.launch()
 
 
