@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from millwheel import (
+    MAX_TIME,
     SECOND,
     Computation,
     Context,
@@ -46,7 +47,7 @@ from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres.reader import Reader
 from tests.integration.places import Place
 from tests.integration.test_combiner_later import DURABILITIES, closed, kills, run_on, small_steps
-from tests.unit.runtime.mortal import SentAndNotTaken, run_killed, run_mortal
+from tests.unit.runtime.mortal import PassedAndNotTold, SentAndNotTaken, run_killed, run_mortal
 
 __all__ = ["small_steps"]
 
@@ -253,6 +254,21 @@ def test_what_shards_have_sent_and_nobody_has_taken_counts_when_the_combiner_goe
         mortal = SentAndNotTaken(store, f"{step}.parts")
         assert await run_mortal(views("views", 3, "checkpoints"), mortal)
         assert store.tables()["production"] or store.log
+        await run_on(views("views", None, "checkpoints"), store)
+        each_counts_once(in_memory(store, "Seen"), in_memory(store, "Sliding"), "sum")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("at", [2 * SIZE, MAX_TIME])
+def test_what_a_shard_has_had_in_time_is_in_time_although_the_watermark_has_passed_when_the_combiner_goes(
+    at: int,
+) -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        mortal = PassedAndNotTold(store, ["source:direct", "Relay"], at)
+        assert await run_mortal(views("views", 3, "checkpoints"), mortal)
+        assert store.tables()["timer"] or store.log, "the windows that have ended wait for their timers"
         await run_on(views("views", None, "checkpoints"), store)
         each_counts_once(in_memory(store, "Seen"), in_memory(store, "Sliding"), "sum")
 

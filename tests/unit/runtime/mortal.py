@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from millwheel import Pipeline
 from millwheel.bundles import LogWrite, decode_checkpoint
-from millwheel.ports import Store
+from millwheel.model import MIN_TIME
+from millwheel.ports import Store, WatermarkWrite
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel_storage.memory import MemoryStore
 
@@ -91,6 +92,22 @@ class SentAndNotTaken(MortalStore):
         kept = await self._store.commit(writes)
         senders = {interval for _, interval in self._intervals(self._sender)}
         if any(write.interval in senders and decode_checkpoint(write.payload).produced for write in writes):
+            self.dead.set()
+            await asyncio.Event().wait()
+        return kept
+
+
+class PassedAndNotTold(MortalStore):
+    """`store` until the watermarks of `names` have all reached `at`, us: they are stored then, and nobody has heard of it."""
+
+    def __init__(self, store: MemoryStore, names: Sequence[str], at: int) -> None:
+        super().__init__(store, NEVER)
+        self._known, self._names, self._at = store.watermark, names, at
+
+    async def persist_watermarks(self, writes: Sequence[WatermarkWrite]) -> Any:
+        """See `Store`."""
+        kept = await self._store.persist_watermarks(writes)
+        if all(self._known.get(name, MIN_TIME) >= self._at for name in self._names):
             self.dead.set()
             await asyncio.Event().wait()
         return kept
