@@ -390,7 +390,8 @@ def running(name: str, dice: random.Random) -> Kind:
         same(came[name], expected)
         shops = {it.number: it.shop for it in rows}
         for shop, wanted in order.items():
-            assert [out.value[0] for out in came[name] if shops[out.value[0]] == shop] == wanted
+            found = [out.value[0] for out in came[name] if shops[out.value[0]] == shop]
+            assert found == wanted, (shop, {it.number: it.time for it in used}, found, wanted)
         assert not {out.value for out in gone} & {it.number for it in punctual(rows)}
         assert everyone or not any(out.late for out in came[name])
 
