@@ -17,8 +17,8 @@ from millwheel.testing.world.fleet import ClusterSimulation, Roles
 from millwheel.testing.world.kernel import Kernel, Violation, untold
 from millwheel_storage.memory import MemoryStore
 from tests.sim import aside
-from tests.sim.harness import LedgerStore, Verdict, end_sources, let_last_come, mend, unmended
-from tests.sim.workload.drawing import ROLLED, START_US, Workload, draw, shrunk
+from tests.sim.harness import LedgerStore, Verdict, end_sources, let_last_come, mend, run_shrunk, unmended
+from tests.sim.workload.drawing import ROLLED, START_US, Workload, draw
 from tests.sim.workload.expecting import check_commit, check_state
 from tests.sim.workload.ledger import KEYS
 
@@ -105,13 +105,7 @@ def simulate_cluster(
     keys = [side + key for side in "lr" for key in KEYS]
     for at in range(SECOND, until_us, order_every_us) if order_every_us else ():
         kernel.at(kernel.now + at, simulation.order_something, keys)
-    with shrunk(workload.exotic):
-        try:
-            simulation.run()
-        except Violation:
-            raise
-        except Exception as error:
-            raise Violation(f"{type(error).__name__}: {error}", kernel.story()) from error
+    run_shrunk(simulation, workload.exotic)
     check_end(store)
     kept = delivered(store.inner)
     if kept:

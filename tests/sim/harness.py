@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -168,13 +168,7 @@ def run_workload(
         kernel.at(kernel.now + at, ask_redrives, store, mayfly.NAME)
     if seed % 2:  # somebody is impatient: these redrives fail, at the first element or at a later one
         kernel.at(kernel.now + mend_us // 2, ask_redrives, store)
-    with shrunk(workload.exotic):
-        try:
-            simulation.run()
-        except Violation:
-            raise
-        except Exception as error:
-            raise Violation(f"{type(error).__name__}: {error}", kernel.story()) from error
+    run_shrunk(simulation, workload.exotic)
     check_end(store)
     kept = delivered(store.inner)
     if kept > DELIVERED_LIMIT:
@@ -237,6 +231,26 @@ def unmended(workload: Workload, store: WatchedStore) -> bool:
         mend(workload, store)
         return True
     return workload.poisoned and not workload.world.mended
+
+
+class Runs(Protocol):
+    """A simulation, of one process or of a cluster."""
+
+    kernel: Kernel
+
+    def run(self) -> None:
+        """To its end."""
+
+
+def run_shrunk(simulation: Runs, exotic: dict[str, float]) -> None:
+    """Run under the bounds of a workload; whatever breaks is a `Violation` with its story."""
+    with shrunk(exotic):
+        try:
+            simulation.run()
+        except Violation:
+            raise
+        except Exception as error:
+            raise Violation(f"{type(error).__name__}: {error}", simulation.kernel.story()) from error
 
 
 def end_sources(store: WatchedStore, workload: Workload) -> None:

@@ -11,7 +11,7 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -26,8 +26,8 @@ from millwheel.testing.world.echoes import Echoes
 from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel.testing.world.simulator import Simulation
 from millwheel_storage.memory import MemoryStore
-from tests.sim.harness import Verdict, ask_redrives, faults_of
-from tests.sim.workload.drawing import START_US, nagle, shrunk
+from tests.sim.harness import Runs, Verdict, ask_redrives, faults_of, run_shrunk
+from tests.sim.workload.drawing import START_US, nagle
 
 KEYS = 7
 STEP_US = 40_000
@@ -294,23 +294,10 @@ def run_hops(seed: int, workload: Hops, kernel: Kernel, nemesis: Nemesis, until_
     return judged(seed, workload, simulation, store, nemesis)
 
 
-class Runs(Protocol):
-    """A simulation of one process at a time, or of a cluster."""
-
-    def run(self) -> None:
-        """To the end."""
-
-
 def judged(seed: int, workload: Hops, simulation: Runs, store: WatchedStore, nemesis: Nemesis) -> Verdict:
     """Run to the end and compare it with what it must be."""
     kernel = store.truth.kernel
-    with shrunk(workload.exotic):
-        try:
-            simulation.run()
-        except Violation:
-            raise
-        except Exception as error:
-            raise Violation(f"{type(error).__name__}: {error}", kernel.story()) from error
+    run_shrunk(simulation, workload.exotic)
     check_end(store)
     check_hops(workload, store.inner.key_state)
     return Verdict(

@@ -18,9 +18,9 @@ from millwheel.testing.world.fleet import ClusterSimulation
 from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel_storage.memory import MemoryStore
 from tests.sim.fleets import faults_of_cluster, leaves_of, workload_of
-from tests.sim.harness import end_sources, let_last_come, mend, unmended
+from tests.sim.harness import end_sources, let_last_come, mend, run_shrunk, unmended
 from tests.sim.ledger_cuts import LedgerCuts, forget_soon
-from tests.sim.workload.drawing import START_US, shrunk
+from tests.sim.workload.drawing import START_US
 from tests.sim.workload.expecting import check_state
 from tests.sim.workload.ledger import KEYS
 
@@ -81,13 +81,7 @@ def simulate_ledger_cuts_on_a_cluster(seed: int) -> Kernel:
     for _ in range(rng.choice((0, 2, 5))):
         at = kernel.now + rng.randrange(UNTIL_US)
         kernel.at(at, simulation.order_something, [side + key for side in "lr" for key in KEYS])
-    with shrunk(workload.exotic):
-        try:
-            simulation.run()
-        except Violation:
-            raise
-        except Exception as error:
-            raise Violation(f"{type(error).__name__}: {error}", kernel.story()) from error
+    run_shrunk(simulation, workload.exotic)
     check_end(store)
     if kept := delivered(store.inner):
         raise Violation(f"I15: {kept} record ids are kept at the end", kernel.story())

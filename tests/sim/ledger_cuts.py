@@ -23,9 +23,19 @@ from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel.testing.world.simulator import Simulation
 from millwheel_storage.memory import MemoryStore
 from tests.sim import mayfly
-from tests.sim.harness import Versions, ask_redrives, end_sources, fall_silent, faults_of, let_last_come, mend, unmended
+from tests.sim.harness import (
+    Versions,
+    ask_redrives,
+    end_sources,
+    fall_silent,
+    faults_of,
+    let_last_come,
+    mend,
+    run_shrunk,
+    unmended,
+)
 from tests.sim.kept import Kept, keep, put_back
-from tests.sim.workload.drawing import SILENT_US, START_US, Workload, draw, shrunk
+from tests.sim.workload.drawing import SILENT_US, START_US, Workload, draw
 from tests.sim.workload.expecting import check_commit, check_state
 
 UNTIL_US = 8 * SECOND
@@ -193,13 +203,7 @@ def simulate_ledger_cuts(seed: int) -> Kernel:
         kernel.at(START_US + SILENT_US, fall_silent, store, workload)
     for at in range(workload.redrive_us, until_us, workload.redrive_us) if workload.redrive_us else ():
         kernel.at(kernel.now + at, ask_redrives, store, mayfly.NAME)
-    with shrunk(workload.exotic):
-        try:
-            simulation.run()
-        except Violation:
-            raise
-        except Exception as error:
-            raise Violation(f"{type(error).__name__}: {error}", kernel.story()) from error
+    run_shrunk(simulation, workload.exotic)
     check_end(store)
     if kept := delivered(store.inner):
         raise Violation(f"I15: {kept} record ids are kept at the end", kernel.story())

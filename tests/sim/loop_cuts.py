@@ -19,13 +19,13 @@ from millwheel.model import MAX_TIME, SECOND
 from millwheel.testing.checks.cuts import CutStore, visible
 from millwheel.testing.checks.ending import check_accounts
 from millwheel.testing.faults.nemesis import Nemesis, Seeded
-from millwheel.testing.world.kernel import Kernel, Violation
+from millwheel.testing.world.kernel import Kernel
 from millwheel.testing.world.simulator import Simulation
 from millwheel_storage.fold import fold
 from millwheel_storage.memory import MemoryStore
-from tests.sim.harness import ask_redrives, faults_of
-from tests.sim.hops import Hopper, Hops, Runs, check_hops, draw_hops, key_of, next_of
-from tests.sim.workload.drawing import START_US, shrunk
+from tests.sim.harness import Runs, ask_redrives, faults_of, run_shrunk
+from tests.sim.hops import Hopper, Hops, check_hops, draw_hops, key_of, next_of
+from tests.sim.workload.drawing import START_US
 
 HOPPERS = JsonCoder(Hopper)
 Seen = Counter[tuple[str, str, str]]
@@ -122,13 +122,7 @@ def run_loop(simulation: Runs, workload: Hops, store: CutStore) -> Kernel:
     """Run it to its end, whatever it runs on."""
     kernel = store.truth.kernel
     store.on_cut = LoopCuts(workload, store).check
-    with shrunk(workload.exotic):
-        try:
-            simulation.run()
-        except Violation:
-            raise
-        except Exception as error:
-            raise Violation(f"{type(error).__name__}: {error}", kernel.story()) from error
+    run_shrunk(simulation, workload.exotic)
     inner, folded = store.inner, store.inner.folded
     check_hops(workload, inner.key_state)
     if inner.log or any(folded.delivered.values()) or any(any(c.values()) for c in folded.productions.values()):
