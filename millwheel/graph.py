@@ -31,7 +31,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     `productions`: "strong" (checkpointed before they are sent) or "weak" (sent first; for idempotent computations).
     `exactly_once`: deduplicate deliveries by record id.  `expire_after`: event time, us, after a key's last state write
-    at which its state is dropped.  `split_keys`: ascending keys at which the key space is cut into intervals.
+    at which its state is dropped.  `cache_limit_bytes`: state of one interval in memory; None: a share of what the process
+    has for that.  `split_keys`: ascending keys at which the key space is cut into intervals.
     `strict_timestamps`: refuse a production older than its input, timer or hold.  `quarantine_holds`: a quarantined
     key keeps holding the low watermark, at its oldest waiting element, timer or own hold; otherwise none of them counts.
     `first_failures`: the run is stopped when a hook has failed for so many keys and succeeded for none; None: never.
@@ -41,7 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     exactly_once: bool = True
     expire_after: Positive | None = None
     split_keys: tuple[str, ...] = ()
-    cache_limit_bytes: Positive = limits.CACHE_LIMIT_BYTES
+    cache_limit_bytes: Positive | None = None
     strict_timestamps: bool = True
     hook_attempts: Positive = limits.HOOK_ATTEMPTS
     quarantine_holds: bool = False

@@ -30,6 +30,7 @@ from millwheel.errors import MillwheelError, PipelineFailed, StoreError, WiringE
 from millwheel.host.over import Tolerance
 from millwheel.host.progress import Progress
 from millwheel.limits import PROGRESS_DELAY_S, WATCH_DELAY_S
+from millwheel.runtime import memory
 from millwheel.runtime.embedded import EmbeddedRun, check_sources
 from millwheel.runtime.failures import OnFailure, log_failure
 from millwheel.runtime.shell import Shell
@@ -130,17 +131,19 @@ def run(
     on_failure: OnFailure = log_failure,
     allow_quarantine: int | None = None,
     allow_rejected: int | None = None,
+    cache_bytes: int | None = None,
 ) -> Progress:
     """Run `pipeline` until its sources are finished, Ctrl-C or SIGTERM; run it again to resume.
 
     `on_failure` is told the first failure of each kind of a hook; without it they are logged.  With `allow_quarantine` or
     `allow_rejected` the run stops when it has put more keys into quarantine, or rejected more rows; `Progress.stopped` says
-    so.  Where an event loop runs already the run has a thread of its own; `arun` runs in that loop.
+    so.  Where an event loop runs already the run has a thread of its own; `arun` runs in that loop.  State of keys may take
+    `cache_bytes` of memory, or else a quarter of what the process may use.
     `store` is a postgresql:// URL (Postgres 15 or later); without it an embedded Postgres keeps its data in `data`.
     Raises `WiringError`, `SourceError`, `StoreError`, `IncompatibleStore`; `Fenced` when another run takes over; `HooksFail`
     when a hook fails for all of its first keys.
     """
-    asked = Asked(pipeline, on_progress, on_failure, Tolerance(allow_quarantine, allow_rejected))
+    asked = Asked(pipeline, on_progress, on_failure, Tolerance(allow_quarantine, allow_rejected), cache_bytes)
     _check_asked(asked)
     with open_store(store, data) as url:
         return _run_beside(asked, url) if _loop_runs() else _run_here(asked, url)
@@ -155,13 +158,14 @@ async def arun(
     on_failure: OnFailure = log_failure,
     allow_quarantine: int | None = None,
     allow_rejected: int | None = None,
+    cache_bytes: int | None = None,
 ) -> Progress:
     """As `run`, in the event loop that runs now: `await arun(pipeline)` in a notebook or a server.
 
     Hooks run on the loop's thread, a few milliseconds at a time, and what else the loop does waits for a slow one.  Signals
     are the caller's.  Cancelling the task ends the run; run it again to resume.
     """
-    asked = Asked(pipeline, on_progress, on_failure, Tolerance(allow_quarantine, allow_rejected))
+    asked = Asked(pipeline, on_progress, on_failure, Tolerance(allow_quarantine, allow_rejected), cache_bytes)
     _check_asked(asked)
     opened = open_store(store, data)
     url = await asyncio.to_thread(opened.__enter__)  # starting a Postgres takes a while
@@ -180,11 +184,15 @@ class Asked(NamedTuple):
     on_progress: OnProgress | None
     on_failure: OnFailure
     allowed: Tolerance
+    cache_bytes: int | None = None
 
     def embedded(self, url: str) -> EmbeddedRun:
         """The run, on the store at `url`."""
         graph, store = self.pipeline.graph(), PostgresStore(url, self.pipeline.name)
-        return EmbeddedRun(graph, store, self.pipeline.tables, on_failure=self.on_failure, tolerance=self.allowed)
+        return EmbeddedRun(
+            graph, store, self.pipeline.tables, on_failure=self.on_failure, tolerance=self.allowed,
+            cache_bytes=memory.granted(self.cache_bytes),
+        )  # fmt: skip
 
 
 def checked_pipeline(given: object, who: str) -> Pipeline:
@@ -204,6 +212,8 @@ def _check_asked(asked: Asked) -> None:
     for name, count in (("allow_quarantine", asked.allowed.quarantined), ("allow_rejected", asked.allowed.rejected)):
         if count is not None and (type(count) is not int or count < 0):
             raise WiringError(f"{name}={count!r:.80}: give a number, at least 0, or None")
+    if asked.cache_bytes is not None and (type(asked.cache_bytes) is not int or asked.cache_bytes < 1):
+        raise WiringError(f"cache_bytes={asked.cache_bytes!r:.80}: give a number, at least 1, or None")
     check_sources(asked.pipeline.graph())
 
 

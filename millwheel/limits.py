@@ -106,8 +106,18 @@ TIMER_PAGE_ROWS: Final = 16_384
 TIMERS_IN_MEMORY: Final = 131_072
 """Pending timers of an interval above which those that are far and whose key is not in memory leave it: 50 MB."""
 
-CACHE_LIMIT_BYTES: Final = 64 * 1024 * 1024
-"""Soft state of one interval; clean keys are evicted above it."""
+CACHE_SHARE: Final = 4
+"""One part in so many of the memory that a process may use is for state of keys, unless somebody says more or less.  The
+rest is for what waits and runs, for Postgres, and for other programs."""
+
+CACHE_LEAST_BYTES: Final = 64 * 1024 * 1024
+"""What a process has for state of keys at least, and where nobody has looked how much memory there is."""
+
+CACHE_GROWTH_SHARE: Final = 8
+"""One part in so many of that is for intervals that grow until the shares are made anew.  All have equal parts of it."""
+
+CACHE_LOOK_US: Final = 1_000_000
+"""How often shares are made anew.  A process loads some 30,000 keys in that time, which is 10 MB."""
 
 SEEN_FIRST_KEYS: Final = 262_144
 """Room of the first page of the filter of keys that an interval has had: 512 KiB."""

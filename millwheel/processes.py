@@ -35,6 +35,7 @@ from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId
 from millwheel.launch import OnProgress, report, unhurried_collector
 from millwheel.ports import ClusterStore
+from millwheel.runtime import memory
 from millwheel.runtime.embedded import check_sources
 from millwheel.runtime.failures import OnFailure, log_failure
 from millwheel.runtime.lease import KeptLease, LeaseOf
@@ -71,6 +72,8 @@ class ProcessPlan(NamedTuple):
     lease_us: int = limits.LEASE_US
     allowed: Tolerance = Tolerance()
     """Of a controller: what the whole run may leave over, as `launch.run` has it."""
+    cache_bytes: int | None = None
+    """Of a worker: memory for state of keys, as `launch.run` has it."""
 
 
 class Membership(NamedTuple):
@@ -102,10 +105,11 @@ def run_controller(plan: ProcessPlan) -> RunEnding | None:
 
 async def _worker(plan: ProcessPlan, on_progress: OnProgress | None, on_failure: OnFailure) -> tuple[Progress, bool]:
     graph, inherited, tally = plan.pipeline.graph(), dict[IntervalId, Inherited](), Tally()
+    cache_bytes = memory.granted(plan.cache_bytes)
     while True:
         shells: list[Shell] = []
         try:
-            return await _member(plan, graph, inherited, tally, on_progress, on_failure, shells)
+            return await _member(plan, graph, inherited, tally, on_progress, on_failure, cache_bytes, shells)
         except WentBack as back:
             inherited = back.inherited
         except Fenced as fenced:  # whoever was taken for dead begins anew, too: all has gone back
@@ -125,6 +129,7 @@ async def _member(
     tally: Tally,
     on_progress: OnProgress | None,
     on_failure: OnFailure,
+    cache_bytes: int,
     shells: list[Shell],
 ) -> tuple[Progress, bool]:
     """One life as a member; its shell is appended to `shells`."""
@@ -136,6 +141,7 @@ async def _member(
             first_records=limits.FIRST_WORK_RECORDS,
             inherited=inherited,
             tally=tally,
+            cache_bytes=cache_bytes,
             ownership=lambda worker: MappedOwnership(worker, member.incarnation),
         )
         shell = Shell(

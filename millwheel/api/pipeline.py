@@ -146,7 +146,7 @@ class Pipeline:
         exactly_once: bool = True,
         expire_after: int | None = None,
         split_keys: Sequence[str] = (),
-        cache_limit_bytes: int = limits.CACHE_LIMIT_BYTES,
+        cache_limit_bytes: int | None = None,
         strict_timestamps: bool = True,
         hook_attempts: int = limits.HOOK_ATTEMPTS,
         quarantine_holds: bool = False,

@@ -110,6 +110,13 @@ class Figures:
         for name, part in progress.computations.items():
             bytes_.add_metric([self._pipeline, name], part.waiting_bytes)
         yield bytes_
+        for name, says in (
+            ("cache_bytes", "State of keys in memory, bytes, roughly."),
+            ("cache_limit_bytes", "What it may take."),
+        ):
+            memory = family(name, says)
+            memory.add_metric([self._pipeline], getattr(progress, name))
+            yield memory
         waiting = family("quarantined_keys", "Keys that are in quarantine now.")
         waiting.add_metric([self._pipeline], progress.in_quarantine)
         yield waiting

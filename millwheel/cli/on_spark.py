@@ -47,6 +47,8 @@ class OnSpark(NamedTuple):
     py_files: Sequence[str]
     certs: str | None
     quiet: bool
+    cache: int | None = None
+    """Of each worker, bytes."""
 
 
 def up_on_spark(place: Place, on: OnSpark, say: Say) -> int | None:
@@ -67,7 +69,7 @@ def up_on_spark(place: Place, on: OnSpark, say: Say) -> int | None:
     with _signals(on.workers) as wishes, place.opened() as url:
         plan = HostingPlan(
             path=place.path, url=url, controllers=on.controllers, options=on.options, allowed=on.allowed, certs=on.certs,
-            py_files=tuple(on.py_files),
+            py_files=tuple(on.py_files), cache_bytes=on.cache,
         )  # fmt: skip
         session = masters.made_session(on.master, f"millwheel {place.path}", settings)
         try:

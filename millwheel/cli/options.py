@@ -7,10 +7,11 @@ environment as well: MILLWHEEL_ and its name.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import click
 
@@ -146,6 +147,33 @@ def _pipelines(context: click.Context, parameter: click.Parameter, begun: str) -
     from millwheel.cli.completion import pipelines
 
     return pipelines(begun)
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes, with a unit.
+
+    >>> Size().convert("1.5GiB", None, None)
+    1610612736
+    """
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The bytes.  512, 512M, 512MB and 512MiB are the same but for the first one."""
+        if isinstance(value, int):
+            return value
+        said = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(?:i?B)?", value.strip(), re.IGNORECASE)
+        found = round(float(said[1]) * 1024 ** " KMGT".index(said[2].upper() or " ")) if said else 0
+        if not found:
+            self.fail(f"{value!r} is no size: write 512MiB or 2GiB, for example", param, ctx)
+        return found
+
+
+cache: Final = option(
+    "--cache", type=Size(), metavar="SIZE",
+    help="Memory for state of keys, 2GiB for example; a quarter of what the process may use, if not given.",
+)  # fmt: skip
+"""The option of a command that runs hooks."""
 
 
 class Key(click.ParamType[str]):

@@ -9,7 +9,7 @@ import click
 from millwheel.cli.lines import Lines
 from millwheel.cli.log_format import log_format
 from millwheel.cli.metrics import metrics, served
-from millwheel.cli.options import Place, allowances, option, place
+from millwheel.cli.options import Place, allowances, cache, option, place
 from millwheel.cli.outcome import failed, log_facts, outcome, tell
 from millwheel.errors import MillwheelError
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 @click.command(short_help="Run a pipeline until its sources are finished; again to resume.")
 @place
 @allowances
+@cache
 @option("-q", "--quiet", is_flag=True, help="No progress, only warnings and errors; goes before --verbose.")
 @option("-v", "--verbose", is_flag=True, help="The watermark of every computation, and more of what goes on.")
 @log_format
 @metrics
 def run(
     place: Place, allow_quarantine: int | None, allow_rejected: int | None, quiet: bool, verbose: bool, log_format: str,
-    metrics: str | None,
+    metrics: str | None, cache: int | None,
 ) -> int:  # fmt: skip
     """Run a pipeline until its sources are finished, Ctrl-C or SIGTERM; run it again to resume.
 
@@ -48,7 +49,7 @@ def run(
             progress = launch.run(
                 pipeline, place.store, place.data, report,
                 on_failure=lambda failure: tell(lines, place, failure),
-                allow_quarantine=allow_quarantine, allow_rejected=allow_rejected,
+                allow_quarantine=allow_quarantine, allow_rejected=allow_rejected, cache_bytes=cache,
             )  # fmt: skip
         except MillwheelError as error:
             return failed(lines, error)

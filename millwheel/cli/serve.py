@@ -15,7 +15,7 @@ from millwheel.cli.extras import of_clusters
 from millwheel.cli.lines import Lines
 from millwheel.cli.log_format import log_format
 from millwheel.cli.metrics import metrics, served
-from millwheel.cli.options import Place, allowances, option, place
+from millwheel.cli.options import Place, allowances, cache, option, place
 from millwheel.cli.outcome import failed, log_facts, outcome, outcome_of_all, tell
 from millwheel.cli.status import Status
 from millwheel.errors import MillwheelError
@@ -54,11 +54,13 @@ def member(function: Callable[..., int]) -> Callable[..., int]:
 @click.command(short_help="A worker of a cluster, until the run is over.")
 @member
 @metrics
+@cache
 @option("-q", "--quiet", is_flag=True, help="No progress, only warnings and errors; goes before --verbose.")
 @option("-v", "--verbose", is_flag=True, help="The watermark of every computation, and more of what goes on.")
 def worker(
-    place: Place, metrics: str | None, quiet: bool, verbose: bool, with_parent: bool, log_format: str, **given: Any
-) -> int:
+    place: Place, metrics: str | None, cache: int | None, quiet: bool, verbose: bool, with_parent: bool,
+    log_format: str, **given: Any,
+) -> int:  # fmt: skip
     """Serve intervals and sources of a pipeline, as a process of a cluster, until the run is over, Ctrl-C or SIGTERM.
 
     What it serves the leading controller decides.  A worker may be added, and may end, at any time.
@@ -80,7 +82,7 @@ def worker(
 
         try:
             progress, over = processes.run_worker(
-                plan._replace(url=url), report, lambda failure: tell(lines, place, failure)
+                plan._replace(url=url, cache_bytes=cache), report, lambda failure: tell(lines, place, failure)
             )
         except MillwheelError as error:
             return failed(lines, error)

@@ -15,7 +15,7 @@ import click
 
 from millwheel.cli.log_format import is_log_object, log_format, log_object
 from millwheel.cli.metrics import check_free, ports_of
-from millwheel.cli.options import STORE_OPTIONS, Place, allowances, option, place, variable
+from millwheel.cli.options import STORE_OPTIONS, Place, Size, allowances, option, place, variable
 from millwheel.cli.status import Status
 from millwheel.escapes import harmless
 from millwheel.limits import LEASE_LONGEST_S, LEASE_SHORTEST_S, LEASE_US
@@ -46,6 +46,8 @@ UP = "up"
 @option("--lease", type=click.FloatRange(LEASE_SHORTEST_S, LEASE_LONGEST_S), default=LEASE_US / 1e6, show_default=True,
         metavar="SECONDS", help="How soon others take over what a dead process had.")  # fmt: skip
 @allowances
+@option("--cache", type=Size(), metavar="SIZE",
+        help="Memory of each worker for state of keys; all have a quarter of this machine's, if not given.")  # fmt: skip
 @option("--metrics", metavar="HOST:PORT",
         help="Where the first worker serves figures for Prometheus; each other one at the next port.")  # fmt: skip
 @option("-q", "--quiet", is_flag=True, help="No progress, only warnings and errors; goes before --verbose.")
@@ -53,7 +55,8 @@ UP = "up"
 @log_format
 def up(
     place: Place, workers: int, controllers: int, lease: float, quiet: bool, verbose: bool, log_format: str,
-    on: str | None, allow_quarantine: int | None, allow_rejected: int | None, metrics: str | None, **given: Any,
+    on: str | None, allow_quarantine: int | None, allow_rejected: int | None, metrics: str | None, cache: int | None,
+    **given: Any,
 ) -> int:  # fmt: skip
     """Start workers and controllers of a pipeline on this machine, until its sources are finished, Ctrl-C or SIGTERM.
 
@@ -82,11 +85,11 @@ def up(
     if on is not None and metrics is not None:
         raise click.UsageError("--metrics is for workers on this machine, and not with --on")
     if on is not None:
-        status = _on_spark(place, workers, controllers, more, allowed, quiet, say, on, given)
+        status = _on_spark(place, workers, controllers, more, allowed, quiet, say, on, {**given, "cache": cache})
     else:
         _check_on_is_there({**given, "controllers 0": not controllers})
         check_ports({"worker": workers, "controller": controllers})
-        for_worker = [*more, *(["--quiet"] if quiet else [])]
+        for_worker = [*more, *(["--quiet"] if quiet else []), *cache_of_each(cache, workers)]
         ports = ports_of(metrics, workers)
         check_free(ports, workers)
         plans = plan(place.path, workers, controllers, for_worker, [*more, *allowed.options()], ports)
@@ -110,7 +113,7 @@ def _on_spark(
 
     asked = OnSpark(
         master=on, workers=workers, controllers=controllers, options=tuple(more), allowed=allowed,
-        settings=given["conf"], py_files=given["py_files"], certs=given["certs"], quiet=quiet,
+        settings=given["conf"], py_files=given["py_files"], certs=given["certs"], quiet=quiet, cache=given["cache"],
     )  # fmt: skip
     return up_on_spark(place, asked, say)
 
@@ -134,6 +137,16 @@ def check_ports(processes: Mapping[str, int]) -> None:
                 f"{count} processes would listen on {listen}, as the environment or the settings file says (listen): "
                 "leave it out, or write port 0, by which each takes a free one"
             )
+
+
+def cache_of_each(cache: int | None, workers: int) -> list[str]:
+    """The option of each worker: what is given, or an equal part of what one process would have."""
+    from millwheel.runtime import memory
+
+    files: Mapping[str, Any] = click.get_current_context().find_root().default_map or {}
+    if cache is None and files.get("worker", {}).get("cache"):
+        return []  # it has read the file, too
+    return ["--cache", str(memory.cache_bytes(workers) if cache is None else cache)]
 
 
 def child_environment(place: Place, url: str) -> dict[str, str]:

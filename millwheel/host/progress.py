@@ -69,6 +69,10 @@ class Progress(msgspec.Struct, frozen=True):
     """Transactions that made checkpoints durable."""
     commit_us: int = 0
     """How long they took together, us."""
+    cache_bytes: int = 0
+    """State of keys in memory, roughly."""
+    cache_limit_bytes: int = 0
+    """What intervals without a limit of their own may have of it together."""
     ending: RunEnding | None = None
     """How the run of a cluster has ended, of all workers together."""
     origins: Origins = {}
@@ -119,6 +123,8 @@ def progress_of(worker: WorkerHost) -> Progress:
         rows={owner.removeprefix("source:"): of.given for owner, of in by_source.items()},
         commits=worker.actors.tally.commits,
         commit_us=worker.actors.tally.commit_us,
+        cache_bytes=worker.shares.used_bytes,
+        cache_limit_bytes=worker.shares.whole_bytes,
         ending=ending,
         origins=origins_of(worker.graph),
     )

@@ -24,6 +24,7 @@ from millwheel.host.actors import Actor, Actors
 from millwheel.host.adoption import Adoption
 from millwheel.host.alarms import Alarms
 from millwheel.host.barriers import Epochs
+from millwheel.host.cache_shares import CacheShares
 from millwheel.host.commits import CommitLanes, Group
 from millwheel.host.heard import Heard
 from millwheel.host.links import Links
@@ -70,7 +71,8 @@ from millwheel.work import Work
 class WorkerHost(Voice):
     """One worker.  `name` is its own address, `controller` that of the controller.
 
-    `ownership` makes the part that decides which intervals and sources are its own.
+    `ownership` makes the part that decides which intervals and sources are its own.  `cache_bytes` is what intervals without
+    a limit of their own have together for state of keys.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class WorkerHost(Voice):
         ownership: Callable[[WorkerHost], Ownership] = WholeOwnership,
         inherited: Mapping[IntervalId, ev.Inherited] | None = None,
         tally: Tally | None = None,
+        cache_bytes: int = limits.CACHE_LEAST_BYTES,
     ) -> None:
         super().__init__(name, controller)
         self.graph = graph
@@ -93,6 +96,7 @@ class WorkerHost(Voice):
         self.links = Links(self)
         self._reads: dict[IntervalId, int] = {}
         """Rows that were asked for of each partition that is being read."""
+        self.shares = CacheShares(self.actors, cache_bytes)
         self._alarms = Alarms()
         self._procedures = Procedures(self._asked)
         self._lanes = CommitLanes()
@@ -210,6 +214,7 @@ class WorkerHost(Voice):
         self.withdraw(actor)
         if self.actors.all.get(actor.interval) is actor:
             self.actors.drop(actor)
+            self.shares.changed()
         self.links.drop(actor.interval)
         self.adoption.drop(actor.interval)
         self.restarts.drop(actor.interval)
@@ -228,6 +233,7 @@ class WorkerHost(Voice):
         if not isinstance(actor.core, IntervalCore):
             raise InvariantError("actor.core is no IntervalCore")
         self.actors.put(actor)
+        self.shares.changed()
         live, heard = frozenset(self.routes.live), self.heard.input_of(actor.owner)
         self.perform(actor, actor.core.start(self.now, live, heard))
         self.links.hello(actor)
@@ -419,6 +425,7 @@ class WorkerHost(Voice):
             self.begin(self._commit(group))
         self._marks.flush()
         self.epochs.press()
+        self.shares.look(self.now)
         self.partitions.flush()
         self._report_when_due()
 

@@ -41,6 +41,7 @@ class EmbeddedRun(Shell):
         on_failure: OnFailure = log_failure,
         tolerance: Tolerance | None = None,
         transport: Transport[Message] | None = None,
+        cache_bytes: int = limits.CACHE_LEAST_BYTES,
     ) -> None:
         tally = Tally()
 
@@ -53,6 +54,7 @@ class EmbeddedRun(Shell):
                 first_records=limits.FIRST_WORK_RECORDS,
                 inherited=inherited,
                 tally=tally,
+                cache_bytes=cache_bytes,
             )
             super(EmbeddedRun, self).__init__(
                 store=store,

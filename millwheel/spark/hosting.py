@@ -28,6 +28,7 @@ from millwheel.api.pipeline import Pipeline
 from millwheel.errors import StoreError, WiringError
 from millwheel.host.over import Tolerance
 from millwheel.launch import import_pipeline
+from millwheel.runtime import memory
 from millwheel.runtime.embedded import check_sources
 from millwheel.runtime.supervisor import ENDS
 from millwheel.spark.controllers import ControllerFamily
@@ -64,6 +65,7 @@ def up(
     py_files: Sequence[str] = (),
     allow_quarantine: int | None = None,
     allow_rejected: int | None = None,
+    cache_bytes: int | None = None,
     say: Say = log_line,
 ) -> SparkCluster:
     """Start a cluster of the pipeline "module:attribute" on the executors of `spark`.  Use as a context manager.
@@ -71,8 +73,8 @@ def up(
     `url` is of a Postgres that executors reach.  With `controllers=0` no controller is started: one runs elsewhere.
     Executors have the driver's version of millwheel; the pipeline's module is sent to them, and `py_files` (.py, .zip) as
     well.  `allow_quarantine` and `allow_rejected` are as in `launch.run`, for all workers together; a controller elsewhere
-    has its own.  Raises `ChannelError` when workers could not reach each other, and `WiringError` for what cannot be
-    imported.
+    has its own.  `cache_bytes` is as in `launch.run`, for each worker.  Raises `ChannelError` when workers could not reach
+    each other, and `WiringError` for what cannot be imported.
 
     >>> with up("wordcount:pipeline", url, spark=session, workers=2) as cluster:      # doctest: +SKIP
     ...     cluster.scale(4)
@@ -81,7 +83,7 @@ def up(
     """
     plan = HostingPlan(
         path=path, url=url, controllers=controllers, options=("--lease", f"{lease_s:g}"), certs=certs,
-        py_files=tuple(py_files), allowed=Tolerance(allow_quarantine, allow_rejected),
+        py_files=tuple(py_files), allowed=Tolerance(allow_quarantine, allow_rejected), cache_bytes=cache_bytes,
     )  # fmt: skip
     cluster = SparkCluster(spark, plan, say)
     cluster.scale(workers)
@@ -264,6 +266,10 @@ class SparkCluster:
         options = [*plan.options]
         if plan.certs is not None:
             options += ["--certs", os.path.abspath(plan.certs)]
+        # Workers on this machine are all there are on it; of another one nobody knows here how many it has.
+        cache_bytes = memory.cache_bytes(len(self._places)) if local and not plan.cache_bytes else plan.cache_bytes
+        if cache_bytes:
+            options += ["--cache", str(cache_bytes)]
         return HostedWorker(
             name=place.name, path=plan.path, url=plan.url, options=tuple(options),
             directory=os.getcwd() if local else None, beyond=not local,

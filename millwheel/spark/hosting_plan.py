@@ -48,6 +48,8 @@ class HostingPlan(msgspec.Struct, frozen=True, kw_only=True):
     certs: str | None = None
     """The directory of certificates, the same on every machine."""
     py_files: tuple[str, ...] = ()
+    cache_bytes: int | None = None
+    """Memory of each worker for state of keys, as `launch.run` has it."""
 
     def label(self) -> str:
         """How the names of workers begin: when others may be there already, by something that those do not have."""

@@ -70,6 +70,8 @@ def passing(name: str) -> Pipeline:
         ({"on_failure": 5}, "on_failure=5: give a function"),
         ({"allow_quarantine": "x"}, "allow_quarantine='x': give a number, at least 0, or None"),
         ({"allow_rejected": -1}, "allow_rejected=-1: give a number, at least 0, or None"),
+        ({"cache_bytes": 0}, "cache_bytes=0: give a number, at least 1, or None"),
+        ({"cache_bytes": "1GiB"}, "cache_bytes='1GiB': give a number, at least 1, or None"),
     ],
 )
 def test_a_wrong_argument_is_refused_before_anything_is_started(given: dict[str, Any], says: str) -> None:

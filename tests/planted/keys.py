@@ -8,8 +8,12 @@ from millwheel.api.frame import Frame
 from millwheel.bundles import QuarantineEntry
 from millwheel.core.ids.seen import SeenKeys
 from millwheel.core.keys.cache import StateCache
+from millwheel.core.keys.keyed_state import KeyedState
+from millwheel.host import cache_shares
+from millwheel.host.cache_shares import CacheShares
+from millwheel.runtime import memory
 from millwheel.runtime.executor import Executor
-from tests.planted import Patches, mutant
+from tests.planted import Patches, mutant, only
 
 
 @mutant
@@ -127,3 +131,54 @@ def no_rollback() -> Patches:
         original(self, journal)
 
     return {(Frame, "rollback"): rollback}
+
+
+SHARES = "tests/unit/host/test_cache_shares.py"
+
+
+@only(SHARES)
+def share_without_eviction() -> Patches:
+    """A share of memory shrinks, and what is in memory stays until the next fold."""
+    original = KeyedState.allow
+
+    def allow(self: KeyedState, limit_bytes: int) -> bool:
+        original(self, limit_bytes)
+        return False
+
+    return {(KeyedState, "allow"): allow}
+
+
+@only(SHARES)
+def share_for_all() -> Patches:
+    """A computation with a limit of its own has a share of memory instead."""
+    return {
+        (CacheShares, "_sharing"): lambda self: [core for _, core in self._actors.intervals()],
+    }
+
+
+@only(SHARES)
+def first_come() -> Patches:
+    """Intervals that have filled the memory keep it, and one that comes later has next to nothing."""
+
+    def shares(sizes: Any, whole: int) -> list[int]:
+        return [max(1, size + whole - sum(sizes)) for size in sizes]
+
+    return {(cache_shares, "shares"): shares}
+
+
+@only(SHARES)
+def shares_for_ever() -> Patches:
+    """Shares of memory are made when intervals come and go, and not when they grow."""
+
+    def look(self: CacheShares, now: int) -> None:
+        if self._look_at == 0:
+            self._look_at = now + 10**18
+            self._make()
+
+    return {(CacheShares, "look"): look}
+
+
+@only("tests/unit/runtime/test_memory.py")
+def only_the_machine() -> Patches:
+    """A container's limit of memory is not read."""
+    return {(memory, "_allowed"): lambda root: iter(())}

@@ -62,7 +62,7 @@ class Config(msgspec.Struct, frozen=True):
     low: str = ""
     high: str | None = None
     outputs: Collection[SubscriptionId] | None = None
-    """Subscriptions to which this version of the computation may produce.  None means all."""
+    """Subscriptions to which this version of the computation may produce; None: all."""
     slacks: Mapping[SubscriptionId, int] = {}
     """Subscriptions on which outside clients choose record ids, and how long these are remembered, us."""
     back: Collection[SubscriptionId] = ()
@@ -99,7 +99,7 @@ class IntervalCore:
         self._alignment = Alignment(config.label or 0)
         self._inbox = Inbox()
         # What there is of keys.
-        self._keyed = KeyedState(settings.cache_limit_bytes)
+        self._keyed = KeyedState(settings.cache_limit_bytes or limits.CACHE_LEAST_BYTES)
         self._quarantine = Quarantine(
             keys=recovered.quarantined,
             refused=self._refused,
@@ -172,9 +172,9 @@ class IntervalCore:
     ) -> list[ev.Effect]:
         """First effects after assignment: resend what is unacked, report the watermark.
 
-        `live` has the channels on which something may still come from producers numbered below this interval's own
-        sequencer, if known.  `ChannelsExpected` adds to them.  All other such channels are retired: their ids are deleted,
-        and late copies refused.  Earlier hooks saw at most `input_watermark`, us.
+        `live`: channels on which something may still come from producers numbered below its own sequencer, if known;
+        `ChannelsExpected` adds to them.  Others are retired: their ids are deleted, and late copies refused.  Earlier hooks
+        saw at most `input_watermark`, us.
         """
         recovered, self._recovered = self._recovered, None
         if recovered is None:
@@ -286,7 +286,7 @@ class IntervalCore:
     def settled(self, acked: bool = False) -> bool:
         """True when nothing waits, runs, is uncommitted or is unfolded: another owner would find an empty log.
 
-        `acked`: and no production either that a receiver has not acked, or whose ack is not recorded.
+        `acked`: and no production is unacked, nor its ack unrecorded.
         """
         waits = self._inbox or self._arrivals.asking or self._schedule.paging
         return not (self._invocation or (waits and not self._closed) or not self._durability.settled(acked))
@@ -332,6 +332,16 @@ class IntervalCore:
         effects: list[ev.Effect] = []
         self._after(effects, now)
         return effects
+
+    def allow(self, cache_bytes: int) -> None:
+        """Bound state in memory."""
+        if self._keyed.allow(cache_bytes):
+            self._trim()
+
+    @property
+    def cache_bytes(self) -> int:
+        """State in memory."""
+        return self._keyed.size_bytes
 
     @property
     def inbox_bytes(self) -> int:
@@ -379,7 +389,7 @@ class IntervalCore:
         return self._watermark.reported
 
     def begin_slowly(self, records: int) -> None:
-        """The next invocation has at most so many records.  For a computation whose hooks may be slow: nobody knows yet."""
+        """The next invocation has at most so many records: nobody knows yet whether hooks are slow."""
         self._schedule.begin_slowly(records)
 
     @property
@@ -452,7 +462,7 @@ class IntervalCore:
         return self._epochs
 
     def _cut(self, effects: list[ev.Effect], now: int) -> bool:
-        """End an epoch when all of it has run.  Returns true when it has: what waited behind the barriers comes in."""
+        """End an epoch when all of it has run.  True when it has: what waited behind barriers comes in."""
         if (
             self._epochs is None
             or not self._alignment.complete()
@@ -571,6 +581,9 @@ class IntervalCore:
         self._arrivals.folded(self._durability.folded(upto))
         self._arrivals.ids.seal(now)
         self._keyed.folded(upto)
+        self._trim()
+
+    def _trim(self) -> None:
         if not self._schedule.paging:  # a page from before this fold may be outdated about keys that leave
             self._invocation.trim(self._watermark.input)
 
@@ -579,7 +592,7 @@ class IntervalCore:
     def _set_alarm(self, effects: list[ev.Effect], now: int) -> None:
         at = self._keyed.timers.minimum("wall")
         if at is None or at <= now:
-            at = MAX_TIME  # it is due and user code is busy: it runs after that, and an alarm would only ring in vain
+            at = MAX_TIME  # it is due and user code is busy: it runs after that
         at = min(at, self._arrivals.outside.expire(now))
         at = min(at, self._durability.alarm())
         if at < self._alarm:

@@ -69,6 +69,8 @@ class StateCache:
         """Whether keys are mostly read again by their records, not by their timers."""
         self._phase = 0
         """Where eviction goes on."""
+        self._listed: list[str] = []
+        """Keys of a large cache in which it goes on: some of them are gone."""
 
     def missing(self, keys: Mapping[str, Any]) -> list[str]:
         """Those of `keys` that must be loaded."""
@@ -341,11 +343,18 @@ class StateCache:
         return gone
 
     def _samples(self) -> Iterator[list[str]]:
-        """Samples of keys from all over the cache.  The next call goes on with keys that this one has not taken."""
-        keys = [*self.last_read]
+        """Samples of keys from all over the cache.  The next call goes on with keys that this one has not taken.
+
+        To list millions of keys takes longer than to look at those that one eviction may look at.  So the list of a large
+        cache serves until all of it was taken.
+        """
+        keys = self._listed or [*self.last_read]
+        self._listed = keys if len(keys) > EVICTION_SCAN else []
         stride = max(1, len(keys) // EVICTION_SAMPLE_KEYS)
         while True:
             self._phase = (self._phase + 1) % stride
+            if self._phase == 0:
+                self._listed = []
             yield keys[self._phase :: stride]
 
     def _next_uses(self, keys: Sequence[str], next_timers: NextTimers | None) -> list[tuple[float, int]]:

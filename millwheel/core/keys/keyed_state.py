@@ -311,6 +311,16 @@ class KeyedState:
     # --- folds ------------------------------------------------------------------------------------------------
 
     @property
+    def size_bytes(self) -> int:
+        """What the state in memory takes, roughly."""
+        return self._cache.size_bytes
+
+    def allow(self, limit_bytes: int) -> bool:
+        """State in memory may take so much from now on.  True when it takes more."""
+        self._cache.limit_bytes = limit_bytes
+        return self._cache.over_limit()
+
+    @property
     def unfolded(self) -> int:
         """Keys with changes that are not folded."""
         return self._cache.unfolded

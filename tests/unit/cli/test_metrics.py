@@ -22,7 +22,7 @@ PROGRESS = Progress(
     records=7, injected=5, rejected=1, late=2, duplicates=3, repeated=0, quarantined=1, backdated=0, checkpoints=4,
     watermarks={"Count": 10 * SECOND, "source:text": 12 * SECOND, "Other": MAX_TIME, "Young": MIN_TIME}, finished=False,
     in_quarantine=1, hot_keys=(HotKey(IntervalId(3), "the\n", 420),), commits=2, commit_us=3_000,
-    computations={"Count": PartProgress(7, 6, 512)}, rows={"text": 5},
+    computations={"Count": PartProgress(7, 6, 512)}, rows={"text": 5}, cache_bytes=300, cache_limit_bytes=400,
 )  # fmt: skip
 
 
@@ -52,6 +52,8 @@ def test_a_scrape_has_the_newest_report() -> None:
     assert found['millwheel_computation_timers_total{computation="Count",pipeline="words"}'] == 6
     assert found['millwheel_source_rows_total{pipeline="words",source="text"}'] == 5
     assert found['millwheel_waiting_bytes{computation="Count",pipeline="words"}'] == 512
+    assert found['millwheel_cache_bytes{pipeline="words"}'] == 300
+    assert found['millwheel_cache_limit_bytes{pipeline="words"}'] == 400
     assert found['millwheel_commit_seconds_count{pipeline="words"}'] == 2
     assert found['millwheel_commit_seconds_sum{pipeline="words"}'] == 0.003
     assert {name: value for name, value in found.items() if name.startswith("millwheel_watermark")} == {
@@ -116,6 +118,7 @@ def test_without_an_address_nothing_is_served() -> None:
     }
     assert {name for name, kind in kinds.items() if kind == "gauge"} == {
         "millwheel_quarantined_keys", "millwheel_hot_key_share", "millwheel_watermark_seconds", "millwheel_waiting_bytes",
+        "millwheel_cache_bytes", "millwheel_cache_limit_bytes",
     }  # fmt: skip
 
 

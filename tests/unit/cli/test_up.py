@@ -8,8 +8,10 @@ from pathlib import Path
 import click
 import pytest
 
+from millwheel.cli.options import Size
 from millwheel.cli.root import root
-from millwheel.cli.up import check_ports
+from millwheel.cli.up import cache_of_each, check_ports
+from millwheel.runtime import memory
 
 
 @pytest.mark.parametrize(
@@ -42,3 +44,36 @@ def test_a_port_is_for_one_process(
         with pytest.raises(click.UsageError, match=f"^{sharing} processes would listen on 127.0.0.1:7400, as"):
             check_ports(processes)
     assert context.command is root
+
+
+@pytest.mark.parametrize(
+    ("given", "file", "told"),
+    [
+        (None, "", ["--cache", "1024"]),
+        (300, "", ["--cache", "300"]),
+        (None, "[worker]\ncache = '1GiB'", []),
+        (300, "[worker]\ncache = '1GiB'", ["--cache", "300"]),
+    ],
+)
+def test_workers_of_one_machine_share_what_it_has(
+    given: int | None, file: str, told: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "millwheel.toml").write_text(file)
+    monkeypatch.setattr(memory, "cache_bytes", lambda processes: 4096 // processes)
+    with root.make_context("millwheel", ["up"]):
+        assert cache_of_each(given, 4) == told
+
+
+@pytest.mark.parametrize(
+    ("said", "size"),
+    [("512", 512), ("2k", 2048), ("1.5 MiB", 1_572_864), ("2GB", 1 << 31), ("1T", 1 << 40), (7, 7)],
+)
+def test_a_size_has_a_unit(said: str | int, size: int) -> None:
+    assert Size().convert(said, None, None) == size
+
+
+@pytest.mark.parametrize("said", ["0", "0.1", "-1", "much", "1PiB", "1 2M", "GiB", "25%"])
+def test_what_is_no_size_is_refused(said: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no size: write 512MiB or 2GiB, for example"):
+        Size().convert(said, None, None)

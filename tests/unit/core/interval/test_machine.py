@@ -913,7 +913,7 @@ def test_what_was_absent_when_it_was_loaded_is_folded_as_new_once(monkeypatch: p
 
 def test_keys_that_no_hook_has_had_are_not_asked_of_a_blank_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 1)
-    bench = Bench(msgspec.structs.replace(recovered(), blank=True), cache_limit_bytes=0)
+    bench = Bench(msgspec.structs.replace(recovered(), blank=True), cache_limit_bytes=1)
     (run,) = bench.arrive(1, {0: ("b", 1), 1: ("a", 1)}).of(ev.Invoke)
     assert run.work.parts[0].keys == ["b", "a"]
     assert not bench.of(ev.Load)

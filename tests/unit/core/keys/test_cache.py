@@ -142,6 +142,25 @@ def test_an_eviction_looks_at_a_bounded_number_of_keys_and_goes_on_behind_them(m
     ]
 
 
+def test_a_large_cache_is_not_listed_for_each_eviction(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [f"{i:04}" for i in range(4 * EVICTION_SAMPLE_KEYS)]
+    monkeypatch.setattr(cache_module, "EVICTION_SCAN", EVICTION_SAMPLE_KEYS)
+    cache = cache_of(**dict.fromkeys(keys, b"1"))
+    cache.limit_bytes = 0
+    first = cache.evict((), never)
+    listed = cache._listed
+    cache.insert("new", {("c", ""): b"1"})
+    second = cache.evict((), never)
+    assert listed is cache._listed
+    assert len(listed) == len(keys)
+    assert len({*first, *second}) == len(first) + len(second) == 2 * EVICTION_SAMPLE_KEYS
+    gone = {*first, *second}
+    for _ in range(6):
+        gone |= {*cache.evict((), never)}
+    assert gone == {*keys, "new"}, "what came since has its turn when the list is at its end"
+    assert cache._listed == []
+
+
 def windows(count: int, room: int) -> StateCache:
     """A cache with `count` windows, read once each, one a turn, that is to have `room` for so many."""
     cache = StateCache(10**9)

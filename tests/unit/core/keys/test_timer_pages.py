@@ -62,7 +62,7 @@ def test_a_key_stays_in_memory_while_a_page_is_on_its_way_that_may_be_older_than
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 1)
-    bench = Bench(recovered(timers=watermark_timers(("a", 10)), more=["watermark"]), cache_limit_bytes=0)
+    bench = Bench(recovered(timers=watermark_timers(("a", 10)), more=["watermark"]), cache_limit_bytes=1)
     assert bench(ev.WatermarkMoved(10)).of(ev.LoadTimers)  # it is read: "b" is in it
     bench.load()
     bench.invoked()
@@ -140,7 +140,7 @@ def test_a_key_with_a_far_timer_does_not_expire() -> None:
 def test_a_key_that_may_expire_stays_in_memory_until_that_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 1)
     stored = [*watermark_timers(("x", 5_000)), *expiring(("b", 12))]
-    bench = Bench(recovered(timers=stored, more=["watermark"]), cache_limit_bytes=0, expire_after=10)
+    bench = Bench(recovered(timers=stored, more=["watermark"]), cache_limit_bytes=1, expire_after=10)
     done = wrote("a", b"1")
     done.timers = {"a": {("watermark", "t"): 9_000}}
     bench.run(1, {0: ("a", 1)}, done)
@@ -174,7 +174,7 @@ def test_expiries_that_are_far_are_read_in_time_and_hold_nothing() -> None:
 
 def test_what_does_not_fit_leaves_memory_when_it_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 1)
-    bench = Bench(cache_limit_bytes=0)
+    bench = Bench(cache_limit_bytes=1)
     for number, key in enumerate("abcde"):
         done = wrote(key, b"1")
         done.timers = {key: {("watermark", "t"): 10 * (number + 1)}}
@@ -200,7 +200,7 @@ def test_a_page_of_a_fenced_owner_ends_it() -> None:
 @pytest.mark.parametrize("what", ["moved", "cancelled", "fired"])
 def test_a_key_stays_in_memory_until_its_timers_are_folded(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 1)
-    bench = Bench(cache_limit_bytes=0)
+    bench = Bench(cache_limit_bytes=1)
     bench.run(1, {0: ("a", 1)}, outcome(timers={"a": {("watermark", "t"): 100}}))
     (fold,) = bench(ev.CommitDone(Seq(1))).of(ev.Fold)
     if what == "fired":
