@@ -60,6 +60,26 @@ def test_a_sink_holds_what_was_upserted(postgres: EmbeddedPostgres, pipeline: st
         assert b["n"] == 5
 
 
+def test_a_group_of_checkpoints_is_planned_once(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        intervals = [known.id for known in (await store.open_pipeline(shape(pipeline))).intervals][:2]
+        owned = await store.acquire(intervals)
+        for seq in range(1, 13):  # Postgres tries five plans before it may keep one
+            rows = (row(k="a", n=seq),) if seq % 2 else ()
+            await store.commit([LogWrite(one, owned[one], Seq(seq), 0, b"x", rows) for one in intervals])
+
+        async def plans(connection: psycopg.AsyncConnection) -> tuple[int, int]:
+            kept = "SELECT count(*), sum(custom_plans)::bigint FROM pg_prepared_statements WHERE generic_plans > 1"
+            (found,) = await (await connection.execute(kept)).fetchall()
+            return found
+
+        assert await store._groups.run(plans) == (2, 0)
+        await store.close()
+
+    asyncio.run(main())
+
+
 def gone(**key: object) -> SinkRow:
     return SinkRow("out", msgspec.json.encode(key), deleted=True)
 
