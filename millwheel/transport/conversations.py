@@ -22,6 +22,14 @@ from millwheel.transport.frames import BEAT, Incoming, Outgoing
 class FrameStream(Protocol):
     """Frames in two directions.  `read` and `write` raise `StreamBroken` when the stream is."""
 
+    def listen(self, heard: Callable[[bytes], None]) -> None:
+        """From now on `heard` is given each frame as it comes, and `read` waits for the end."""
+        ...
+
+    def write_now(self, frame: bytes) -> bool:
+        """Send a frame, if there is room for all of it; False: there is none, or the stream is broken."""
+        ...
+
     async def read(self) -> bytes | None:
         """The next frame; None: the other end has nothing more to say."""
         ...
@@ -46,7 +54,15 @@ class Conversation:
         self._stream = stream
         self._heard = heard
         self._outgoing = Outgoing()
+        self._incoming = Incoming()
         self._wake = asyncio.Event()
+        """Set when the writer has something to do."""
+        self._writing = False
+        """The writer is at work, and takes all that waits in turn."""
+        self._stuck: bytes | None = None
+        """A frame for which there was no room; the writer takes it first."""
+        self._due = False
+        """What waits is sent when this turn of the event loop is over."""
         self._beat = False
         """A sign of life is due."""
         self._alive = True
@@ -71,7 +87,9 @@ class Conversation:
                 f"{self._outgoing.waiting_bytes:,} bytes wait, and no more may (CHANNEL_QUEUE_LIMIT_BYTES): "
                 "the other end is too slow, or does not read"
             )
-        self._wake.set()
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._send)
 
     def look(self) -> None:
         """See whether the other end is alive, and show that this one is.
@@ -112,32 +130,52 @@ class Conversation:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self) -> None:
-        incoming = Incoming()
+    def _came(self, frame: bytes) -> None:
+        """A frame has come.  Nothing is heard after the end, also not of the frame in which it came."""
+        self._alive = True
         try:
-            while (frame := await self._stream.read()) is not None:
-                self._alive = True
-                for message in incoming.messages(frame):
-                    if self.why:
-                        return
-                    self._heard(message)
-            self.end("the other end has closed it", orderly=True)
+            for message in self._incoming.messages(frame) if not self.why else ():
+                if self.why:
+                    return
+                self._heard(message)
         except WireError as error:
             self.end(str(error), malformed=True)
-        except StreamBroken as broken:
-            self.end(str(broken))
         except Exception as error:  # of whoever has heard a message: it is told there, and no stream may outlive it
             self.end(f"a message was not taken: {error!r}")
-            raise
+
+    async def _read(self) -> None:
+        self._stream.listen(self._came)
+        try:
+            await self._stream.read()
+            self.end("the other end has closed it", orderly=True)
+        except StreamBroken as broken:
+            self.end(str(broken))
+
+    def _send(self) -> None:
+        """Send what waits, in as few frames as it goes into.  A task that waits for each frame would cost as much again."""
+        self._due = False
+        if self.why or self._writing or self._stuck is not None:
+            return
+        try:
+            while (frame := self._outgoing.frame()) is not None:
+                if not self._stream.write_now(frame):
+                    self._stuck = frame
+                    self._wake.set()
+                    return
+        except WireError as error:
+            self.end(str(error))
 
     async def _write(self) -> None:
         try:
             while not self.why:
-                frame = self._outgoing.frame()
+                self._writing = True
+                frame = self._stuck if self._stuck is not None else self._outgoing.frame()
+                self._stuck = None
                 if frame is None and self._closing:
                     break
                 if frame is None and not self._beat:
                     self._wake.clear()
+                    self._writing = False
                     await self._wake.wait()
                     continue
                 self._beat = False

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = struct.Struct(">?I")
 """Before each message: whether it is compressed, and its length."""
+_LENGTH: Final = struct.Struct(">I")
 
 
 class StreamStatus(IntEnum):
@@ -69,10 +70,17 @@ class Http2Stream:
         self.broken = ""
         """How the stream has ended in disorder, or ""."""
         self._reader: asyncio.Future[None] | None = None
+        self._listener: Callable[[bytes], None] | None = None
         self.owed_bytes = 0
         """What was read, and not given back to the window yet."""
+        self.plain = False
+        """Its headers have come, and say nothing of the length: data need not pass through h2."""
+        self.plain_bytes = 0
+        """What has come past h2, and was not given back to the window yet."""
         self.answered = False
         """The called end has sent its headers."""
+        self.finished = False
+        """The calling end has said that it is done."""
 
     @property
     def peer(self) -> str:
@@ -101,6 +109,20 @@ class Http2Stream:
         self._connection.was_read(self, _PREFIX.size + len(frame))
         return frame
 
+    def listen(self, heard: Callable[[bytes], None]) -> None:
+        """See `FrameStream`."""
+        self._listener = heard
+        while self._frames:
+            self._hand_over(heard, self._frames.popleft())
+
+    def write_now(self, frame: bytes) -> bool:
+        """See `FrameStream`."""
+        size = _PREFIX.size + len(frame)
+        if self.broken or not self._connection.has(self) or size > self._connection.room(self.number):
+            return False
+        self._connection.send(self, _PREFIX.pack(False, len(frame)) + frame)
+        return True
+
     async def write(self, frame: bytes) -> None:
         """See `FrameStream`."""
         data = _PREFIX.pack(False, len(frame)) + frame
@@ -128,6 +150,9 @@ class Http2Stream:
     def came(self, data: bytes) -> None:
         """A piece of what the other end writes.  Raises `StreamRefused` for what is no frame."""
         rest = self._rest
+        if not rest and data[:1] == b"\0" and data[1 : _PREFIX.size] == _LENGTH.pack(max(0, len(data) - _PREFIX.size)):
+            self._take(data[_PREFIX.size :])  # mostly a piece is one frame
+            return
         rest += data
         while len(rest) >= _PREFIX.size:
             compressed, size = _PREFIX.unpack_from(rest)
@@ -141,9 +166,20 @@ class Http2Stream:
                 )
             if len(rest) < _PREFIX.size + size:
                 break
-            self._frames.append(bytes(memoryview(rest)[_PREFIX.size : _PREFIX.size + size]))
+            frame = bytes(memoryview(rest)[_PREFIX.size : _PREFIX.size + size])
             del rest[: _PREFIX.size + size]
-        self._wake()
+            self._take(frame)
+
+    def _take(self, frame: bytes) -> None:
+        if self._listener is not None:
+            self._hand_over(self._listener, frame)
+        else:
+            self._frames.append(frame)
+            self._wake()
+
+    def _hand_over(self, heard: Callable[[bytes], None], frame: bytes) -> None:
+        self._connection.was_read(self, _PREFIX.size + len(frame))
+        heard(frame)
 
     def over(self, why: str = "") -> None:
         """Nothing more comes: in order, or because of `why`.  What happens after an end in order is no end in disorder."""

@@ -1,8 +1,8 @@
 """gRPC's streams over HTTP/2, in the event loop and nowhere else.
 
 Lives here: one connection, and how gRPC lays its streams and their status on it (PROTOCOL-HTTP2.md of gRPC).  Never here: who
-may call, what a frame means, or when to call again.  HTTP/2 itself is h2's.  Invariant: a message passes from the socket to
-its reader within one turn of the event loop, and no thread is waited for.
+may call, what a frame means, or when to call again.  HTTP/2 itself is h2's, but for frames of data (`data_frames`).
+Invariant: a message passes from the socket to its reader within one turn of the event loop, and no thread is waited for.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from h2.exceptions import H2Error
 from h2.settings import SettingCodes
 
 from millwheel import limits
+from millwheel.errors import InvariantError
 from millwheel.transport.conversations import StreamBroken
+from millwheel.transport.data_frames import OF_H2, FrameCutter, data_frame, room_given
 from millwheel.transport.grpc_streams import Handler, Http2Stream, StreamRefused, StreamStatus
 
 _TYPE: Final = ("content-type", "application/grpc")
@@ -63,6 +65,7 @@ class Http2Connection(asyncio.Protocol):
         self._h2 = H2Connection(H2Configuration(client_side=handlers is None, header_encoding="latin-1"))
         # From the start: h2 would take the first longer frame for a mistake when it comes together with the consent.
         self._h2.max_inbound_frame_size = limits.HTTP2_FRAME_BYTES
+        self._cutter = FrameCutter(called=handlers is not None)
 
     # --- the interface of asyncio -----------------------------------------------------------------------------------
 
@@ -85,13 +88,17 @@ class Http2Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         try:
-            for event in self._h2.receive_data(data):
-                self._happened(event)
+            for number, part in self._cutter.cut(data, self._is_plain):
+                if number == OF_H2:
+                    for event in self._h2.receive_data(part):
+                        self._happened(event)
+                    self._flush()
+                else:
+                    self._came(self._streams[number], part)
         except H2Error as error:
             self._flush()
             self._end(f"what came is no HTTP/2: {error or type(error).__name__}")
             return
-        self._flush()
         # Answers to questions are not held back by any window.
         if self._paused and self._unsent_bytes() > limits.HTTP2_UNSENT_LIMIT_BYTES:
             self._end("the other end asks and does not read", abort=True)
@@ -146,22 +153,27 @@ class Http2Connection(asyncio.Protocol):
         if self._handlers is not None and not stream.answered:
             stream.answered = True
             self._h2.send_headers(stream.number, [(":status", "200"), _TYPE])
-        self._h2.send_data(stream.number, data)
-        self._flush()
+            self._flush()
+        account = self._h2.streams[stream.number]  # of what may be sent, which h2 keeps
+        self._h2.outbound_flow_control_window -= len(data)
+        account.outbound_flow_control_window -= len(data)
+        if self._transport is None or stream.finished or account.outbound_flow_control_window < 0:
+            raise InvariantError("data is sent for which there is no room, or on a stream that has ended")
+        self._transport.write(data_frame(stream.number, data))
 
     def was_read(self, stream: Http2Stream, size: int) -> None:
         """The other end may send so much more."""
         stream.owed_bytes += size
         if stream.owed_bytes >= limits.HTTP2_WINDOW_BYTES // 4 and self.has(stream):
-            self._h2.acknowledge_received_data(stream.owed_bytes, stream.number)
+            self._give_back(stream, stream.owed_bytes)
             stream.owed_bytes = 0
-            self._flush()
 
     def finish(self, stream: Http2Stream) -> bool:
         """The calling end says that it is done; the called one ends a stream with its status, when its handler returns."""
         if self._handlers is not None:
             return False
         if stream.number in self._streams:
+            stream.finished = True
             self._h2.end_stream(stream.number)
             self._flush()
         return True
@@ -209,6 +221,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _asked(self, number: int, headers: Mapping[str, str]) -> None:
         stream = self._streams[number] = Http2Stream(self, number)
+        stream.plain = "content-length" not in headers  # h2 compares it with what comes
         handler = (self._handlers or {}).get(headers.get(":path", ""))
         if headers.get(":method") != "POST" or not headers.get("content-type", "").startswith(_TYPE[1]):
             with suppress(H2Error):
@@ -258,6 +271,38 @@ class Http2Connection(asyncio.Protocol):
 
     # --- both ends ----------------------------------------------------------------------------------------------------
 
+    def _is_plain(self, number: int) -> bool:
+        """Whether h2 need not see data of a stream: nothing can be wrong with it but that it is too much."""
+        stream = self._streams.get(number)
+        return stream is not None and stream.plain and not stream.ended
+
+    def _came(self, stream: Http2Stream, data: bytes) -> None:
+        """Data has come past h2."""
+        if stream.plain_bytes + len(data) > self._h2.remote_flow_control_window(stream.number):
+            self._h2.close_connection(ErrorCodes.FLOW_CONTROL_ERROR)
+            self._flush()
+            self._end("what came is no HTTP/2: there was no room for it")
+            return
+        stream.plain_bytes += len(data)
+        self._read_by(stream, data)
+
+    def _read_by(self, stream: Http2Stream, data: bytes) -> None:
+        try:
+            stream.came(data)
+        except StreamRefused as refused:
+            self._refuse(stream, refused)
+
+    def _give_back(self, stream: Http2Stream, size: int) -> None:
+        """The other end may send so much more on the connection, and on the stream unless that is forgotten."""
+        plain = min(size, stream.plain_bytes)
+        stream.plain_bytes -= plain
+        if plain and self._transport is not None:
+            on_stream = room_given(stream.number, plain) if self.has(stream) else b""
+            self._transport.write(room_given(0, plain) + on_stream)
+        if size > plain:
+            self._h2.acknowledge_received_data(size - plain, stream.number)
+            self._flush()
+
     def _happened(self, event: Event) -> None:
         match event:
             case DataReceived(stream_id=number, data=data, flow_controlled_length=length):
@@ -267,10 +312,7 @@ class Http2Connection(asyncio.Protocol):
                     return
                 if length != len(data):  # padding is read by nobody
                     self._h2.acknowledge_received_data((length or 0) - len(data), stream.number)
-                try:
-                    stream.came(data)
-                except StreamRefused as refused:
-                    self._refuse(stream, refused)
+                self._read_by(stream, data)
             case RequestReceived(stream_id=number, headers=headers) if self._handlers is not None:
                 self._asked(number or 0, _named(headers))
             case (
@@ -280,6 +322,7 @@ class Http2Connection(asyncio.Protocol):
                 stream, named = self._streams.get(number or 0), _named(headers)
                 if stream is None:
                     return
+                stream.plain = "content-length" not in named
                 if named.get(":status", "200") != "200":
                     stream.over(f"it was answered with the HTTP status {named[':status']}")
                 elif (status := named.get("grpc-status", "0")) != "0":
@@ -316,9 +359,7 @@ class Http2Connection(asyncio.Protocol):
         """What is unread does not hold back the connection any more; False when the stream has ended before."""
         if self._streams.pop(stream.number, None) is None or self._transport is None:
             return False
-        held = stream.held_bytes()
-        if held:
-            self._h2.acknowledge_received_data(held, stream.number)
+        self._give_back(stream, stream.held_bytes())
         return True
 
     def _end(self, why: str, *, abort: bool = False) -> None:

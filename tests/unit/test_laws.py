@@ -31,6 +31,7 @@ NO_BOUNDS = {
     "millwheel/schemas.py": {"SCHEMA_FORMAT"},
     "millwheel/spark/iteration/checkpoints.py": {"FORMAT"},
     "millwheel/spark/java.py": {"MIN_JAVA"},  # a version
+    "millwheel/transport/data_frames.py": {"OF_H2", "_PREAMBLE_BYTES", "_END_HEADERS"},  # of HTTP/2
     "millwheel/transport/push_form.py": {"PUSH_VERSION"},
     "millwheel/transport/wire_form.py": {"WIRE_VERSION"},
     "storage/millwheel_storage/postgres/prepared.py": {"BYTEA", "BIGINT", "TEXT"},  # types of Postgres

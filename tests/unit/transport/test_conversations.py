@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from millwheel import limits
 from millwheel.host.messages import EpochDeclared, MapChanged, Message
@@ -18,11 +18,24 @@ class ByHand:
         self.comes: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.written: list[Message | str] = []
         self.finished = False
+        self.frames = 0
+        """Written at once."""
         self.blocked = asyncio.Event()
         self.blocked.set()
 
+    def listen(self, heard: Callable[[bytes], None]) -> None:
+        self.heard = heard
+
     async def read(self) -> bytes | None:
-        return await self.comes.get()
+        while (frame := await self.comes.get()) is not None:
+            self.heard(frame)
+        return None
+
+    def write_now(self, frame: bytes) -> bool:
+        if self.blocked.is_set():
+            self.frames += 1
+            self.written += Incoming().messages(frame)
+        return self.blocked.is_set()
 
     async def write(self, frame: bytes) -> None:
         await self.blocked.wait()
@@ -108,5 +121,61 @@ def test_every_look_sends_a_sign_of_life_and_silence_ends_it() -> None:
             await settled()
         assert talks.why.startswith("nothing came for")
         await running
+
+    asyncio.run(talk())
+
+
+def test_what_is_told_in_one_turn_is_one_frame_and_waits_for_no_task() -> None:
+    async def talk() -> None:
+        stream = ByHand()
+        talks = Conversation(stream, lambda message: None)
+        running = asyncio.ensure_future(talks.run())
+        await settled()
+        for number in range(3):
+            talks.tell(MapChanged(number))
+        await asyncio.sleep(0)
+        assert (stream.written, stream.frames) == ([MapChanged(number) for number in range(3)], 1)
+        talks.end("enough")
+        await running
+
+    asyncio.run(talk())
+
+
+def test_a_frame_without_room_goes_before_all_that_is_told_later() -> None:
+    async def talk() -> None:
+        stream = ByHand()
+        talks = Conversation(stream, lambda message: None)
+        running = asyncio.ensure_future(talks.run())
+        await settled()
+        stream.blocked.clear()
+        talks.tell(MapChanged(1))
+        await asyncio.sleep(0)
+        stream.blocked.set()  # there is room again, and the writer has not run yet
+        talks.tell(MapChanged(2))
+        await settled()
+        stream.blocked.clear()
+        talks.tell(MapChanged(3))
+        await settled()
+        talks.tell(MapChanged(4))  # while the writer waits for room
+        await settled()
+        stream.blocked.set()
+        await settled()
+        talks.tell(MapChanged(5))
+        await settled()
+        assert stream.written == [MapChanged(number) for number in range(1, 6)]
+        talks.end("enough")
+        await running
+
+    asyncio.run(talk())
+
+
+def test_a_frame_that_is_none_ends_it() -> None:
+    async def talk() -> None:
+        stream = ByHand()
+        talks = Conversation(stream, lambda message: None)
+        stream.comes.put_nowait(b"\xff\xff")
+        await talks.run()
+        assert talks.malformed
+        assert "are no frame" in talks.why
 
     asyncio.run(talk())

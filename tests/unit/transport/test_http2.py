@@ -9,7 +9,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from h2.errors import ErrorCodes
 from h2.events import (
     ConnectionTerminated,
     DataReceived,
+    Event,
     ResponseReceived,
     StreamEnded,
     StreamReset,
@@ -28,6 +29,7 @@ from h2.settings import SettingCodes
 
 from millwheel import limits
 from millwheel.transport.conversations import StreamBroken
+from millwheel.transport.data_frames import data_frame
 from millwheel.transport.grpc_streams import Http2Stream, StreamRefused, StreamStatus
 from millwheel.transport.http2 import Http2Connection
 from millwheel.transport.http2_ends import Http2Server, close_all, dial
@@ -369,6 +371,50 @@ def test_who_speaks_something_else_is_let_go(data: bytes) -> None:
             writer.close()
 
     asyncio.run(scenario())
+
+
+def test_who_sends_more_than_there_is_room_for_is_let_go() -> None:
+    held: list[int] = []
+
+    async def hold(stream: Http2Stream) -> None:
+        await until(lambda: bool(stream.broken))
+        held.append(stream.held_bytes())
+
+    async def scenario() -> None:
+        async with raw_end(hold) as end:
+            number = end.open()
+            frame = struct.pack(">?I", False, 9_995) + bytes(9_995)
+            for _ in range(7):
+                end.writer.write(data_frame(number, frame))
+            seen = [type(event) for event in await ended(end)]
+            assert ConnectionTerminated in seen
+
+    asyncio.run(scenario())
+    assert 50_000 < held[0] < 65_536, "which is the room before the other end has agreed to more"
+
+
+def test_data_between_headers_and_their_continuation_is_a_mistake() -> None:
+    async def scenario() -> None:
+        async with raw_end() as end:
+            first, second = end.open(), end.h2.get_next_available_stream_id()
+            end.h2.send_headers(second, end.headers({}))
+            headers = bytearray(end.h2.data_to_send())
+            headers[4] &= ~4  # END_HEADERS
+            end.writer.write(bytes(headers) + data_frame(first, bytes(9)))
+            seen = [type(event) for event in await ended(end)]
+            assert ConnectionTerminated in seen
+
+    asyncio.run(scenario())
+
+
+async def ended(end: RawEnd) -> list[Event]:
+    """What the other end says until it has closed the connection."""
+    found: list[Event] = []
+    with suppress(ConnectionError):
+        async with asyncio.timeout(20):
+            while data := await end.reader.read(65_536):
+                found += end.h2.receive_data(data)
+    return found
 
 
 async def ask_for_ever(end: RawEnd) -> None:
