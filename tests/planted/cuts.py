@@ -21,6 +21,7 @@ from millwheel.host.routes import Routes
 from millwheel.ids import IntervalId, Seq
 from millwheel.ports import Declaration
 from millwheel_storage.memory import MemoryStore
+from millwheel_storage.postgres import epochs
 from tests.planted import Patches, cut, only
 
 
@@ -265,3 +266,13 @@ def logged_though_stored() -> Patches:
         log(self, msgspec.structs.replace(item, inherited=False))
 
     return {(DurableEpochs, "log"): all_of_it}
+
+
+@only("tests/unit/storage/postgres/test_epochs.py")
+def declared_unjudged() -> Patches:
+    """What a declaration has asked all at once stays, whatever the answers are."""
+
+    async def judge(held: Any, declared: Any, owners: Any) -> None:
+        pass
+
+    return {(epochs, "_judge"): judge}

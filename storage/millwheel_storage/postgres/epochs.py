@@ -7,7 +7,9 @@ one that is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
 
 import psycopg
 from psycopg.types.numeric import Int8
@@ -24,9 +26,15 @@ from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.schema.shape_checks import SOURCE_PREFIX
 from millwheel_storage.statements import committing, declaring
 
+Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
+
 
 class _DeclarationFenced(Exception):
     """Nothing of the declaration is to stay."""
+
+
+class _AlreadyDeclared(Exception):
+    """Nor of a second one of the same epoch: the reply of the first was lost."""
 
 
 async def rewind(connection: Connection, owners: Mapping[IntervalId, Sequencer]) -> int | None:
@@ -44,10 +52,13 @@ async def rewind(connection: Connection, owners: Mapping[IntervalId, Sequencer])
 async def declare(connection: Connection, commits: Commits, declaration: Declaration) -> bool:
     """See `Store.declare`."""
     try:
-        async with connection.transaction():
-            return await _declare(connection, commits, declaration)
+        async with _at_once(connection):
+            await _declare(connection, commits, declaration)
+            return True
     except _DeclarationFenced:
         return False
+    except _AlreadyDeclared:
+        return True
     except psycopg.Error as error:
         if not refuses_a_row(error):
             raise
@@ -56,29 +67,66 @@ async def declare(connection: Connection, commits: Commits, declaration: Declara
     return await _blame(connection, commits, declaration)
 
 
-async def _declare(connection: Connection, commits: Commits, declaration: Declaration) -> bool:
+@asynccontextmanager
+async def _at_once(connection: Connection) -> AsyncIterator[None]:
+    """A transaction whose statements are sent without waiting for the answers before.
+
+    While hooks run, an answer is read between two of their invocations.  So six answers, one after the other, took longer
+    than the transaction.  psycopg's own transactions wait for their begin.
+    """
+    try:
+        async with connection.pipeline():
+            await connection.execute("BEGIN")
+            yield
+            await connection.execute("COMMIT")
+    except Exception:
+        if not connection.closed:
+            await connection.rollback()
+        raise
+
+
+async def _declare(connection: Connection, commits: Commits, declaration: Declaration) -> None:
     written = {write.interval: write.sequencer for write in declaration.positions}
-    if not await _held(connection, {**declaration.owners, **written}):
-        return False
-    if await query.first(connection, declaring.DECLARE, (Int8(declaration.epoch),)) is None:
-        return True  # it is declared, and its reply was lost
-    for write in await _sinks(connection, declaration):
-        await commits.write(connection, write)
-    if declaration.positions and await positions.advance(connection, declaration.positions) != written.keys():
-        raise _DeclarationFenced
+    owners = {**declaration.owners, **written}
+    held = await _ask_held(connection, owners)
+    declared = await connection.execute(declaring.DECLARE, (Int8(declaration.epoch),), binary=True)
+    if declaration.sinks:  # what comes before is judged first, because images of others may be gone
+        await _judge(held, declared, owners)
+        for write in await _sinks(connection, declaration):
+            await commits.write(connection, write)
     if declaration.watermarks:
         names, values = TextArray([*declaration.watermarks]), BigintArray([*declaration.watermarks.values()])
         await connection.execute(declaring.RAISE_WATERMARKS, (names, values))
+    advanced = await positions.advance_within(connection, declaration.positions) if declaration.positions else set()
+    if not declaration.sinks:
+        await _judge(held, declared, owners)
+    if advanced != written.keys():
+        raise _DeclarationFenced
     if declaration.term and await query.first(connection, declaring.HOLD_TERM, (Int8(declaration.term),)) is None:
         raise _DeclarationFenced
-    return True
+
+
+async def _judge(held: Cursor, declared: Cursor, owners: Mapping[IntervalId, Sequencer]) -> None:
+    if await _count(held) != len(owners):
+        raise _DeclarationFenced
+    if await declared.fetchone() is None:
+        raise _AlreadyDeclared
 
 
 async def _held(connection: Connection, owners: Mapping[IntervalId, Sequencer]) -> bool:
     """Whether all of these are owners.  If so, they stay it until the transaction around this call ends."""
+    return await _count(await _ask_held(connection, owners)) == len(owners)
+
+
+async def _ask_held(connection: Connection, owners: Mapping[IntervalId, Sequencer]) -> Cursor:
     intervals = BigintArray([*owners])
-    held = await query.first(connection, declaring.HELD, (intervals, BigintArray([*owners.values()]), intervals))
-    return held is not None and held[0] == len(owners)
+    parameters = (intervals, BigintArray([*owners.values()]), intervals)
+    return await connection.execute(declaring.HELD, parameters, binary=True)
+
+
+async def _count(held: Cursor) -> int:
+    found = await held.fetchone()
+    return 0 if found is None else int(found[0])
 
 
 async def _sinks(connection: Connection, declaration: Declaration) -> list[LogWrite]:

@@ -112,22 +112,32 @@ async def find_partitions(
 
 
 async def add_signs(connection: Connection, signs: Mapping[IntervalId, Sequence[bytes]]) -> None:
-    """See `Store.add_signs`; in one transaction with whatever made them finished."""
+    """See `Store.add_signs`."""
+    async with connection.transaction():
+        await _add_signs(connection, signs)
+
+
+async def _add_signs(connection: Connection, signs: Mapping[IntervalId, Sequence[bytes]]) -> None:
     intervals = [interval for interval, mine in signs.items() for _ in mine]
     flat = [sign for mine in signs.values() for sign in mine]
-    async with connection.transaction():
-        await connection.execute(advancing.ADD_SIGNS, (ByteaArray(flat), BigintArray(intervals)))
-        await connection.execute(advancing.SIGN_SOURCES, (BigintArray([*signs]),))
+    await connection.execute(advancing.ADD_SIGNS, (ByteaArray(flat), BigintArray(intervals)))
+    await connection.execute(advancing.SIGN_SOURCES, (BigintArray([*signs]),))
 
 
 async def advance(connection: Connection, writes: Sequence[PositionWrite]) -> set[IntervalId]:
     """See `Store.advance`; what is finished gets its signs in the same transaction."""
-    signs = {write.interval: write.signs for write in writes if write.finished}
-    if not signs:
+    if not any(write.finished for write in writes):
         return await _advance(connection, writes)
     async with connection.transaction():
-        kept = await _advance(connection, writes)
-        await add_signs(connection, {interval: mine for interval, mine in signs.items() if interval in kept})
+        return await advance_within(connection, writes)
+
+
+async def advance_within(connection: Connection, writes: Sequence[PositionWrite]) -> set[IntervalId]:
+    """The same, in the transaction around this call."""
+    kept = await _advance(connection, writes)
+    signs = {write.interval: write.signs for write in writes if write.finished and write.interval in kept}
+    if signs:
+        await _add_signs(connection, signs)
     return kept
 
 

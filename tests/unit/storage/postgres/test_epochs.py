@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from typing import Any
 
 import msgspec
 import psycopg
 import pytest
+from psycopg import waiting
 
 from millwheel.bundles import (
     CHECKPOINT_FORMAT,
@@ -22,7 +23,7 @@ from millwheel.bundles import (
 )
 from millwheel.errors import RowRefused
 from millwheel.ids import IntervalId, Seq, Sequencer
-from millwheel.ports import Declaration, PipelineShape, SinkTable
+from millwheel.ports import Declaration, PipelineShape, PositionWrite, SinkTable
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.reader import Reader
@@ -163,3 +164,66 @@ def test_a_row_that_only_fails_beside_another_intervals_row_is_found(postgres: E
         await store.close()
 
     run(work())
+
+
+def test_a_declaration_waits_twice_for_the_server(
+    postgres: EmbeddedPostgres, pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While hooks run, each wait lasts for some of their invocations."""
+    waits = 0
+    wait_async = waiting.wait_async
+
+    def counting(gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        nonlocal waits
+        ready = None
+        while True:
+            try:
+                wanted = next(gen) if ready is None else gen.send(ready)
+            except StopIteration as end:
+                return end.value
+            ready = yield wanted
+            waits += wanted == waiting.Wait.R or bool(ready & waiting.Ready.R)
+
+    async def waited(gen: Any, *rest: Any, **named: Any) -> Any:
+        return await wait_async(counting(gen), *rest, **named)
+
+    async def scenario() -> None:
+        nonlocal waits
+        store, owned = await opened(postgres, pipeline)
+        (position,) = await store.open_source("text", {"p": b""})
+        source = await store.acquire([position.interval])
+
+        async def declared(epoch: int) -> bool:
+            write = PositionWrite(position.interval, source[position.interval], epoch, False, b"", (), 0)
+            return await store.declare(
+                Declaration(epoch=epoch, owners=owned, positions=[write], watermarks={"left": epoch})
+            )
+
+        assert await declared(1), "a connection is made, and the sequencers of the source are known"
+        monkeypatch.setattr(waiting, "wait_async", waited)
+        waits = 0
+        assert await declared(2)
+        assert 1 <= waits <= 2
+        assert await declared(2), "the reply was lost"
+        assert await store.watermarks() == {"left": 2}
+        (position,) = await store.open_source("text", {"p": b""})
+        assert position.position == 2
+        await store.close()
+
+    run(scenario())
+
+
+def test_of_a_declaration_whose_position_is_fenced_nothing_stays(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def scenario() -> None:
+        store, owned = await opened(postgres, pipeline)
+        (position,) = await store.open_source("text", {"p": b""})
+        (stale,) = (await store.acquire([position.interval])).values()
+        await store.acquire([position.interval])
+        write = PositionWrite(position.interval, stale, 9, False, b"", (), 0)
+        fenced = Declaration(epoch=1, owners=owned, positions=[write], watermarks={"left": 9})
+        assert not await store.declare(fenced)
+        assert await store.watermarks() == {}
+        assert await store.declare(Declaration(epoch=1, owners=owned, watermarks={"left": 1}))
+        await store.close()
+
+    run(scenario())
