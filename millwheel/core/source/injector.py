@@ -166,9 +166,10 @@ class InjectorCore:
     def blame(self) -> tuple[str, int, str]:
         """What holds its watermark: (kind, timestamp, detail): a row that is not acked, or what it has promised."""
         entry = min(self._reads, key=lambda read: read.oldest, default=None)
-        if entry is None or entry.oldest > self._source_watermark or not entry.waiting:
+        if entry is None or entry.oldest > self._source_watermark:
             return "partition", self._source_watermark, ""
-        bundle = min((self._by_number[number][1] for number in entry.waiting), key=Bundle.oldest)
+        waiting = entry.waiting or self._reads[0].waiting  # a read that is acked waits for those before it
+        bundle = min((self._by_number[number][1] for number in waiting), key=Bundle.oldest)
         return "unacked row", bundle.oldest(), f"key {bundle.oldest_key()!r} to interval {bundle.target}"
 
     @property

@@ -535,6 +535,26 @@ def test_a_partition_that_waits_for_credit_is_not_read_when_its_source_is_anothe
     assert not [effect for effect in read if isinstance(effect, he.ReadRows)]
 
 
+def test_a_partition_that_waits_for_credit_is_not_read_while_its_source_is_handed_over(
+    hand: ClusterHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something else is still under way.  With each row that is read, the hand-over would take longer."""
+    monkeypatch.setattr(MappedOwnership, "_busy", lambda *_: True)
+    run(hand.store.open_source("text", {"rows": b""}))
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    place_source(hand, hand.mine)
+    found_partition(hand)
+    begun(hand)
+    hand.place(ONE, TWO, owner=hand.other)
+    hand.give(he.Received(hand.leader, HandOver((), ("text",), False)))
+    read = list[he.HostEffect]()
+    for placed in run(hand.store.cluster_map()).intervals:
+        hello = Hello(placed.id, placed.sequencer, 0, placed.low, placed.high)
+        for said in (hello, Credit(placed.id, placed.sequencer, 0, 1_000)):
+            read += hand.worker.handle(he.Received(f"w{hand.other}", said), hand.now)
+    assert not [effect for effect in read if isinstance(effect, he.ReadRows)]
+
+
 sums = Stream("sums", TextCoder())
 
 

@@ -73,6 +73,20 @@ def test_the_clock_begins_when_every_first_row_is_known() -> None:
     assert around.paces.wait(second) == max(limits.PACE_STEP_US, 2_000 // RATE)
 
 
+def test_rows_that_were_not_to_be_given_are_no_word_about_the_first_row() -> None:
+    """A partition whose rows were all left out has read on; one that had nothing to read keeps nobody waiting."""
+    around = Around()
+    first, second = around.partition(1), around.partition(2)
+    around.paces.gathered("paced")
+    assert not around.looked(first, 5_000)
+    left_out = RowsRead({}, 0, 7, b"", MIN_TIME, False, True, ahead=None)
+    assert not around.paces.arrived(second, left_out), "its first row may be older"
+    assert around.paces.wait(first) is None
+    nothing = RowsRead({}, 0, 7, b"", MIN_TIME, False, False, ahead=None)
+    assert around.paces.arrived(second, nothing)
+    assert around.paces.wait(first) == 0
+
+
 def test_the_clock_begins_with_the_end_of_the_first_search_if_the_rows_are_known_by_then() -> None:
     around = Around()
     actor = around.partition(1)

@@ -128,6 +128,24 @@ def test_the_authority_hears_of_a_partition_that_was_finished_before_anybody_was
     assert hand.of(Concluded) == [Concluded("source:text", interval)], "somebody may have claimed it, and waits for it"
 
 
+def test_a_partition_that_was_finished_is_forgotten_when_its_receivers_have_heard_of_it() -> None:
+    hand = begun("a")
+    hand.posts = True
+    hand.give(he.Started())
+    interval = {p.partition: p.interval for p in run(hand.store.source_partitions("text"))}["a"]
+    read_to_its_end(hand, "a")
+    answer(hand, he.Discover, found("a"))
+    for hello in hand.of(Hello):
+        hand.give(he.Received("worker", hello))
+    hand.give(he.TurnEnded())
+    (told,) = [delivery for delivery in hand.of(Delivery) if delivery.bundle.sender == interval]
+    assert interval in hand.worker.actors.all, "its receivers have not heard of it"
+    hand.give(he.Received("worker", Receipt(told.bundle.target, interval, told.bundle.number)))
+    hand.give(he.TurnEnded())
+    assert interval not in hand.worker.actors.all
+    assert hand.of(Concluded) == [Concluded("source:text", interval)]
+
+
 def serving() -> tuple[Hand, SourcePosition, list[he.HostEffect]]:
     """A worker with one partition that is open, and what it did last."""
     hand = begun("a")

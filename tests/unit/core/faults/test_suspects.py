@@ -257,6 +257,21 @@ def test_a_process_that_still_marks_is_not_trusted_however_long_it_serves() -> N
     assert [mark.trusted for mark in bench(ev.AlarmRang()).of(ev.Unmark)] == [True]
 
 
+def test_when_the_hooks_of_the_last_marked_invocation_return_the_store_is_told_that_nothing_runs() -> None:
+    """Else whatever ends the process later is laid on them."""
+    bench = Bench(unclean(ends=1))
+    bench.core.suspects._left = 1
+    bench.arrive(0, {0: ("k", 5)})
+    bench(ev.Loaded([]))
+    (mark,) = bench.of(ev.Mark)
+    assert read_mark(mark.suspicion).running
+    assert not bench.of(ev.Unmark)
+    bench(ev.Marked())
+    (unmark,) = bench(ev.Invoked(outcome())).of(ev.Unmark)
+    assert not read_mark(unmark.suspicion).running
+    assert not unmark.trusted
+
+
 def _as_arrived() -> Work:
     return Work(
         [BundlePart(IN, PRODUCER, SequenceNumber(0), sequence_numbers([0]), ["k"], [b"v0"], [5])],

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from millwheel.core.interval import events as ev
 from millwheel.core.interval.held import HeldWork
+from millwheel.core.interval.machine import IntervalCore
+from millwheel.ids import Seq
 from millwheel.model import MAX_TIME, MIN_TIME
+from tests.unit.core.bench import Bench, produced, recovered
 
 
 def test_an_answer_knows_what_was_held_however_briefly() -> None:
@@ -42,3 +48,20 @@ def test_what_is_answered_is_a_promise_up_to_what_comes_from_outside() -> None:
     held.answer(2, 40, 10)
     assert held.promised == 20, "a promise is kept"
     assert HeldWork().promised == MIN_TIME
+
+
+def test_an_interval_of_a_loop_tells_of_what_its_hooks_have_made_though_that_is_acked_by_then() -> None:
+    bench = Bench()
+    bench.core = IntervalCore(msgspec.structs.replace(bench.core.config, loop=True), recovered())
+    bench.effects = bench.core.start(0, None)
+
+    def answer(round_: int) -> int:
+        (said,) = bench(ev.RoundBegan(round_, MAX_TIME)).of(ev.AnswerRound)
+        return said.minimum
+
+    assert answer(1) == MAX_TIME
+    bench.run(0, {0: ("k", 50)}, produced(("k", 20)))
+    (sent,) = bench(ev.CommitDone(Seq(1))).sent()
+    bench(ev.AckArrived(sent.number))
+    bench(ev.FoldDone(Seq(1)))
+    assert answer(2) == 20

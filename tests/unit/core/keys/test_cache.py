@@ -352,8 +352,9 @@ def test_what_is_known_of_a_key_that_is_here_in_part_is_right(
             cache.folded(Seq(seq))
             folded = {key: dict(cells) for key, cells in truth.items()}
         elif step == "evict":
-            for gone in cache.trim((), None) + (cache.evict((), never) if value else []):
-                asked.pop(gone, None)
+            with patch.object(cache, "limit_bytes", 0 if value else cache.limit_bytes):  # else two keys never leave it
+                for gone in cache.trim((), never):
+                    asked.pop(gone, None)
         elif step == "forget" and not cache.missing({key: None}):
             cache.forget([key], Seq(seq))
             asked.pop(key, None)

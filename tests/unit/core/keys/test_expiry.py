@@ -54,6 +54,15 @@ def test_a_key_lives_on_from_its_newest_record_or_the_watermark() -> None:
     assert interval.writes.kinds == [EXPIRY_KIND] * 3
 
 
+def test_a_wall_timer_says_nothing_of_event_time_and_of_several_timers_the_newest_counts() -> None:
+    interval = Interval()
+    assert interval.write("a", timer=Timer("a", "t", 9_000, "wall"), watermark=50) == 50 + AFTER + AFTER // 8
+    timers = [Timer("b", tag, at, "watermark") for tag, at in (("x", 2_000), ("y", 3_000), ("z", 1_000))]
+    work = Work([], timers, {}, {}, {}, 100, 0)
+    interval.expiry.renew(StateWrites([CellWrites("c", ["b"], [b"1"])]), work, 100, interval.writes)
+    assert interval.timers.expiry("b") == 3_000 + AFTER + AFTER // 8
+
+
 def test_a_write_extends_the_life_by_an_eighth_at_once_and_not_each_time() -> None:
     interval = Interval()
     first = interval.write("a", record=1_000)

@@ -12,7 +12,7 @@ from millwheel.core.source.injector import InjectorCore
 from millwheel.ids import IntervalId, ProducerId, Seq, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.intervals import Ranges
 from millwheel.limits import ADVANCE_DELAY_US, UNACKED_LIMIT_READS
-from millwheel.model import MAX_TIME
+from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import SourcePosition
 from millwheel.work import Columns
 
@@ -159,6 +159,20 @@ def test_the_watermark_never_passes_an_unacked_row() -> None:
     effects = injector.handle(rows(0, [5, 9], 8), 0)
     assert reports(effects) == [5]
     assert reports(injector.handle(ev.AckArrived(numbers(effects)[0]), 0)) == [8]
+
+
+def test_what_holds_the_watermark_is_the_oldest_row_that_is_not_acked() -> None:
+    injector = core()
+    assert injector.blame() == ("partition", MIN_TIME, "")
+    injector.start(0)
+    reads = (rows(0, [7, 5], 7, "ab"), rows(2, [3, 9], 9, "cd"), rows(4, [8], 9, "e"))
+    first, second, third = (numbers(injector.handle(read, 0))[0] for read in reads)
+    assert injector.blame() == ("unacked row", 3, "key 'c' to interval 1")
+    injector.handle(ev.AckArrived(second), 0)
+    assert injector.blame() == ("unacked row", 5, "key 'b' to interval 1")
+    for number in (first, third):
+        injector.handle(ev.AckArrived(number), 0)
+    assert injector.blame() == ("partition", 9, ""), "it has promised no more"
 
 
 def test_reading_pauses_while_too_much_is_unacked() -> None:
