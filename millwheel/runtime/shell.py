@@ -90,6 +90,7 @@ class Shell:
     ) -> None:
         self._worker = worker
         self._hosts: tuple[Host, ...] = (*others,) if worker is None else (worker, *others)
+        self._names = frozenset(host.name for host in self._hosts)
         self._transport = transport
         for host in self._hosts:
             self._transport.attach(host.name, partial(self._heard, host), partial(self._reopened, host))
@@ -110,9 +111,10 @@ class Shell:
         self._restless: dict[Host, None] = {}
         """Hosts that have handled something and have not heard yet that nothing is queued."""
         self._retries = Retries()
-        self._wake = asyncio.Event()
-        """Set to end the loop's sleep, only by the loop's own callbacks: whatever comes between two lines of its `wait` would
-        wake nobody, and nobody would wake it any more."""
+        self._leaving = False
+        """In this turn another process was told something: it leaves when the turn is over."""
+        self._sleeper: asyncio.Future[None] | None = None
+        """What the loop sleeps on.  Only its own callbacks end that (`_rouse`), so none comes before the sleep has begun."""
         self._served_by: asyncio.AbstractEventLoop | None = None
         self._wakes: dict[Host, int] = {}
         """Wall time at which each host wants to be woken, us."""
@@ -166,7 +168,7 @@ class Shell:
         self._ended = True
         if self._served_by is not None:
             with suppress(RuntimeError):  # the loop is closed
-                self._served_by.call_soon_threadsafe(self._wake.set)
+                self._served_by.call_soon_threadsafe(self._rouse)
 
     @property
     def stopped(self) -> bool:
@@ -262,9 +264,11 @@ class Shell:
                 self._give(*self._answers.popleft())
             return  # what hosts ask next leaves before hooks run
         until = time.perf_counter_ns() + TURN_US * 1_000
-        queue = self._queue
+        queue, self._leaving = self._queue, False
         # Hosts start in one turn, however long it takes: its end would come to a host that has not begun.
         while queue and (time.perf_counter_ns() < until or type(queue[0][1]) is he.Started):
+            if self._leaving and type(queue[0][1]) is he.Due:
+                return  # as above: other processes need not wait for hooks of this one
             self._give(*queue.popleft())
 
     def _wake_hosts(self) -> None:
@@ -300,7 +304,6 @@ class Shell:
 
     async def _sleep(self) -> None:
         delay = (self._wake_at - self._clock()) / 1e6
-        self._wake.clear()
         if self._failure is not None or delay <= 0:
             # What a host waits for is I/O as often as a time: it must have its turn when the time has come already.
             await asyncio.sleep(0)
@@ -313,23 +316,29 @@ class Shell:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = loop.call_at(at, self._timer_rang)
-        await self._wake.wait()
+        self._sleeper = loop.create_future()
+        await self._sleeper
+
+    def _rouse(self) -> None:
+        """End the loop's sleep, if it sleeps."""
+        if self._sleeper is not None and not self._sleeper.done():
+            self._sleeper.set_result(None)
 
     def _timer_rang(self) -> None:
         self._timer = None
-        self._wake.set()
+        self._rouse()
 
     # --- what comes from other hosts --------------------------------------------------------------------------
 
     def _heard(self, host: Host, sender: str, message: Message) -> None:
         self._queue.append((host, he.Received(sender, message)))
-        self._wake.set()
+        self._rouse()
 
     def _reopened(self, host: Host, peer: str) -> None:
         # Until the host has handled this, it does not know what was lost: nothing that it says to the peer may pass.
         self._reopening.add((host.name, peer))
         self._queue.append((host, he.ChannelOpened(peer)))
-        self._wake.set()
+        self._rouse()
 
     # --- effects ----------------------------------------------------------------------------------------------
 
@@ -343,6 +352,7 @@ class Shell:
             case he.Tell(peer, message):
                 self._check_permit()
                 if (host.name, peer) not in self._reopening:
+                    self._leaving = self._leaving or peer not in self._names
                     self._transport.tell(host.name, peer, message)
             case he.Post(event):
                 self._queue.append((host, event))
@@ -415,7 +425,7 @@ class Shell:
             case StoreCall():
                 self._spawn(self._call(host, token, wish))
             case he.Pause(delay_us):
-                asyncio.get_running_loop().call_later(delay_us / 1e6, self._answer, host, token, None)
+                asyncio.get_running_loop().call_later(delay_us / 1e6, self._paused, host, token)
             case he.Discover() if wish.source in self._blocking:
                 self._spawn(self._discover_later(host, token, wish))
             case _ if not self._draining:
@@ -460,7 +470,12 @@ class Shell:
 
     def _answer(self, host: Host, token: int, answer: Any) -> None:
         self._answers.append((host, he.Answered(token, answer)))
-        self._wake.set()
+        self._rouse()
+
+    def _paused(self, host: Host, token: int) -> None:
+        """A pause is over.  Nothing that waits for it is as urgent as what has come already."""
+        self._queue.append((host, he.Answered(token, None)))
+        self._rouse()
 
     async def _call(self, host: Host, token: int, request: StoreCall) -> None:
         try:
@@ -470,7 +485,7 @@ class Shell:
                 answer = await request.call(self._store)
         except RowRefused as refusal:
             self._answers.append((host, he.Declined(token, refusal)))
-            self._wake.set()
+            self._rouse()
         else:
             self._answer(host, token, answer)
 
@@ -487,4 +502,4 @@ class Shell:
 
     def _fail(self, error: BaseException | None) -> None:
         self._failure = self._failure or error
-        self._wake.set()
+        self._rouse()

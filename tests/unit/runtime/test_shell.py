@@ -15,16 +15,17 @@ from millwheel import Computation, Context, JsonCoder, Pipeline, Record, Stream,
 from millwheel.bundles import LogWrite
 from millwheel.errors import Fenced, InvariantError, SourceError
 from millwheel.host import alphabet as he
-from millwheel.host.messages import Receipt
+from millwheel.host.messages import Message, Receipt
 from millwheel.host.requests import StillOwned
 from millwheel.host.worker import WorkerHost
-from millwheel.ids import IntervalId, Seq
+from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.limits import TURN_US
 from millwheel.ports import MarkWrite
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.runtime.shell import Shell, wall_clock_us
 from millwheel.testing import Results
 from millwheel.transport.local import LocalTransport
+from millwheel.work import Work
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
 
@@ -141,7 +142,7 @@ def test_a_host_that_has_handled_nothing_is_not_told_that_a_turn_has_ended() -> 
         async def disturb() -> None:
             while True:
                 await asyncio.sleep(0.01)
-                shell._wake.set()
+                shell._rouse()
 
         disturbing = asyncio.create_task(disturb())
         await shell.serve()
@@ -161,6 +162,47 @@ def test_a_host_rests_when_nothing_is_queued_for_any_other() -> None:
     # An answer is a turn of its own, at whose end the message is queued.
     assert one.kinds() == ["Started", "TurnEnded", "Rested", "Answered", "TurnEnded", "Rested"]
     assert two.kinds() == ["Started", "TurnEnded", "Rested", "Received", "TurnEnded", "Rested"]
+
+
+@pytest.mark.parametrize(
+    ("peer", "kinds"),
+    [
+        ("elsewhere", ["Started", "TurnEnded", "Due", "TurnEnded", "Rested"]),
+        ("two", ["Started", "Due", "TurnEnded", "Rested"]),
+    ],
+)
+def test_what_another_process_is_told_leaves_before_hooks_run(peer: str, kinds: list[str]) -> None:
+    left: list[tuple[str, list[str]]] = []
+
+    class Far(LocalTransport):
+        def tell(self, sender: str, receiver: str, message: Message) -> None:
+            if receiver == "elsewhere":
+                asyncio.get_running_loop().call_soon(lambda: left.append((receiver, one.kinds())))
+            else:
+                super().tell(sender, receiver, message)
+
+    due = he.Due(IntervalId(1), Sequencer(1), Work([], [], {}, {}, {}, 0, 0))
+    told = he.Tell(peer, Receipt(IntervalId(1), IntervalId(2), 3))
+    one = Noting("one", Started=[he.Post(due), told], Rested=[he.Ended()])
+    serve(one, Noting("two"), transport=Far())
+    assert one.kinds() == kinds
+    assert left == ([("elsewhere", ["Started", "TurnEnded"])] if peer == "elsewhere" else [])
+
+
+def test_a_pause_waits_for_what_has_come_before_its_end() -> None:
+    class Slow(Noting):
+        def handle(self, event: he.HostEvent, now: int) -> list[he.HostEffect]:
+            if type(event) is he.ChannelOpened:
+                time.sleep(0.02)  # a turn is over after each, and the pause after the first
+            return super().handle(event, now)
+
+    opened = [he.Post(he.ChannelOpened(peer)) for peer in "xyz"]
+    one = Slow("one", Started=[he.Ask(7, he.Pause(20_000)), wake(10_000)], Tick=[*opened], Answered=[he.Ended()])
+    serve(one)
+    assert [kind for kind in one.kinds() if kind in ("ChannelOpened", "Answered")] == [
+        *["ChannelOpened"] * 3,
+        "Answered",
+    ]
 
 
 def test_what_a_host_asks_of_the_store_is_answered() -> None:

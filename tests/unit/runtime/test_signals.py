@@ -28,7 +28,7 @@ HOUR_S = 3600
 
 TURNS = codes_of(
     Shell.serve, Shell._loop, Shell._turn, Shell._end_turn, Shell._sleep, Shell._timer_rang, Shell._give, Shell._hear,
-    asyncio.Event.wait, asyncio.Event.set, asyncio.Event.clear,
+    Shell._rouse,
 )  # fmt: skip
 """What a run goes through again and again, and what it sleeps on."""
 
