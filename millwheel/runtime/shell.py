@@ -259,16 +259,17 @@ class Shell:
     def _turn(self) -> None:
         """Handle events for a few milliseconds, then let I/O go on."""
         self._wake_hosts()
-        if self._answers:
-            while self._answers:
-                self._give(*self._answers.popleft())
-            return  # what hosts ask next leaves before hooks run
         until = time.perf_counter_ns() + TURN_US * 1_000
-        queue, self._leaving = self._queue, False
+        queue, answered, self._leaving = self._queue, bool(self._answers), False
+        while self._answers:
+            self._give(*self._answers.popleft())
         # Hosts start in one turn, however long it takes: its end would come to a host that has not begun.
         while queue and (time.perf_counter_ns() < until or type(queue[0][1]) is he.Started):
-            if self._leaving and type(queue[0][1]) is he.Due:
-                return  # as above: other processes need not wait for hooks of this one
+            kind = type(queue[0][1])
+            if answered and kind is not he.Told:
+                return  # what hosts ask next leaves before hooks run, and what a commit allows to be sent leaves with it
+            if self._leaving and kind is he.Due:
+                return  # other processes need not wait for hooks of this one
             self._give(*queue.popleft())
 
     def _wake_hosts(self) -> None:

@@ -13,6 +13,7 @@ import uvloop
 
 from millwheel import Computation, Context, JsonCoder, Pipeline, Record, Stream, TextCoder, ValueCell, subscribe
 from millwheel.bundles import LogWrite
+from millwheel.core.interval.events import CommitDone
 from millwheel.errors import Fenced, InvariantError, SourceError
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Message, Receipt
@@ -187,6 +188,18 @@ def test_what_another_process_is_told_leaves_before_hooks_run(peer: str, kinds: 
     serve(one, Noting("two"), transport=Far())
     assert one.kinds() == kinds
     assert left == ([("elsewhere", ["Started", "TurnEnded"])] if peer == "elsewhere" else [])
+
+
+def test_what_a_commit_allows_is_done_with_its_answer_and_hooks_wait() -> None:
+    told = he.Told(IntervalId(1), Sequencer(1), CommitDone(Seq(1)))
+    due = he.Due(IntervalId(1), Sequencer(1), Work([], [], {}, {}, {}, 0, 0))
+    one = Noting(
+        "one", Started=[he.Ask(7, StillOwned({}))], Answered=[he.Post(told), he.Post(due), he.Post(told)],
+        Due=[he.Ended()],
+    )  # fmt: skip
+    serve(one)
+    first = ["Started", "TurnEnded", "Rested"]
+    assert one.kinds() == [*first, "Answered", "Told", "TurnEnded", "Due", "Told", "TurnEnded", "Rested"]
 
 
 def test_a_pause_waits_for_what_has_come_before_its_end() -> None:
