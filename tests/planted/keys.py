@@ -7,12 +7,14 @@ from typing import Any
 from millwheel.api.frame import Frame
 from millwheel.bundles import QuarantineEntry
 from millwheel.core.ids.seen import SeenKeys
+from millwheel.core.keys import expiry
 from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.host import cache_shares
 from millwheel.host.cache_shares import CacheShares
 from millwheel.runtime import memory
 from millwheel.runtime.executor import Executor
+from millwheel.work import Work
 from tests.planted import Patches, mutant, only
 
 
@@ -182,3 +184,23 @@ def shares_for_ever() -> Patches:
 def only_the_machine() -> Patches:
     """A container's limit of memory is not read."""
     return {(memory, "_allowed"): lambda root: iter(())}
+
+
+@only("tests/unit/core/keys/test_cache.py::test_what_is_known_of_a_key_that_is_here_in_part_is_right")
+def removed_and_still_there() -> Patches:
+    """What was removed from a key that is in memory in part is asked of the store, which still has it."""
+    return {(StateCache, "_removed"): lambda self, cell, slots: None}
+
+
+@only("tests/unit/core/keys/test_expiry.py")
+def lives_by_wall_timers() -> Patches:
+    """A wall timer extends the life of its key in event time."""
+    original = expiry._newest_by_key
+
+    def newest(work: Work) -> dict[str, int]:
+        found = original(work)
+        for timer in work.timers:
+            found[timer.key] = max(found.get(timer.key, timer.timestamp), timer.timestamp)
+        return found
+
+    return {(expiry, "_newest_by_key"): newest}

@@ -16,7 +16,7 @@ from millwheel.bundles import (
     encode_checkpoint,
 )
 from millwheel.cluster import ClusterMap, MapOrder, Member, PlacedInterval, Placement, RunEnding
-from millwheel.errors import Fenced
+from millwheel.errors import Fenced, StoreError
 from millwheel.host import alphabet as he
 from millwheel.host.leading import ClusterController
 from millwheel.host.led_epochs import LedEpochs
@@ -259,6 +259,24 @@ def test_an_order_that_was_carried_out_is_never_refused_by_the_next_leader(kind:
     assert room.controllers[other].leads
     assert len(run(room.store.cluster_map()).intervals) == (2 if kind == "split" else 1)
     assert run(room.store.refusal(number)) == ""
+
+
+def test_an_order_that_the_store_cannot_carry_out_is_refused_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the leader would try for ever, and whoever has ordered it would never hear why."""
+
+    async def refuse(*_: object) -> None:
+        raise StoreError("nothing is behind 'm'")
+
+    room = Room()
+    run(room.store.open_pipeline(PipelineShape("p", {"count": ()}, {}, {}, (), ())))
+    leader, worker = room.join("controller"), room.join("worker")
+    room.let_pass(2)
+    (placed,) = run(room.store.cluster_map()).intervals
+    number = run(room.store.order(MapOrder("split", (placed.id,), split_keys=("m",))))
+    room.let_pass(1)
+    monkeypatch.setattr(room.store, "reshape", refuse)
+    room.give(leader, he.Received(worker, HandedOver((placed.id,), ())))
+    assert run(room.store.refusal(number)) == "nothing is behind 'm'"
 
 
 class Strict(Room):

@@ -74,6 +74,18 @@ def test_barriers_are_named_when_all_workers_have_begun() -> None:
     assert leader.of(BarriersNamed) == [BarriersNamed(5, {PART: (ONE, TWO)})]
 
 
+def test_a_worker_that_owns_nothing_but_a_source_is_waited_for_too() -> None:
+    """Its positions are of the epoch, and the others own all intervals."""
+    leader = Leader()
+    leader.epochs.begun("w1", EpochOpened(5, OWNERS, (), {}))
+    assert leader.of(BarriersNamed) == []
+    leader.epochs.begun("w2", EpochOpened(5, {}, (POSITION,), {PART: (ONE, TWO)}))
+    assert leader.of(BarriersNamed) == [BarriersNamed(5, {PART: (ONE, TWO)})]
+    leader.write(ONE, TWO)
+    (declaration,) = leader.declared()
+    assert [*declaration.positions] == [POSITION]
+
+
 def test_an_epoch_is_declared_with_all_parts_and_the_leaders_term() -> None:
     leader = Leader()
     leader.write(ONE, TWO)

@@ -118,6 +118,17 @@ def test_a_partition_that_is_finished_is_told_of_and_not_read() -> None:
     assert opened(hand) == {}
 
 
+def test_a_partition_that_was_finished_by_a_version_without_signs_gets_those_that_it_has_now() -> None:
+    """Else its file would be read again under another name."""
+    hand = begun("a", "b")
+    place = ("text", "a")
+    hand.store.sources[place] = msgspec.structs.replace(hand.store.sources[place], finished=True)
+    source: Any = hand.worker.graph.sources["text"].source
+    source.signs = lambda position: [b"of " + position.partition.encode()]
+    hand.give(he.Started())
+    assert run(hand.store.unknown_signs("text", [b"of a", b"of b"])) == {b"of b"}, "that one has not ended"
+
+
 def test_the_authority_hears_of_a_partition_that_was_finished_before_anybody_was_told_to_expect_it() -> None:
     hand = begun("a", "b")
     interval = {p.partition: p.interval for p in run(hand.store.source_partitions("text"))}["a"]

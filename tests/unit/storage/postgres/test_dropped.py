@@ -141,6 +141,30 @@ def test_both_stores_drop_a_computation_alike(postgres: EmbeddedPostgres, pipeli
     asyncio.run(main())
 
 
+def test_a_computation_takes_no_name_of_another_kind_that_has_its_number(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    """Names are numbered by kind: `Also` is the second computation, and the second subscription is one of `Total`."""
+
+    async def main() -> None:
+        stored = PostgresStore(postgres.url, pipeline)
+        both = shops(pipeline, inputs=[subscribe(sales, str)] * 3)
+        total = msgspec.structs.replace(
+            both,
+            computations={"Total": both.computations["Total"]},
+            subscriptions={name: stream for name, stream in both.subscriptions.items() if name.startswith("Total")},
+            coders={name: coder for name, coder in both.coders.items() if not name.startswith("cell:Also.")},
+        )
+        before = await stored.open_pipeline(total)
+        await stored.open_pipeline(both)
+        after = await stored.open_pipeline(msgspec.structs.replace(total, gone=("Also",)))
+        assert after.subscriptions == before.subscriptions
+        assert names(postgres.url, pipeline) == {"Total", *before.subscriptions}
+        await stored.close()
+
+    asyncio.run(main())
+
+
 def test_it_may_come_again_and_begins_anew(postgres: EmbeddedPostgres, pipeline: str) -> None:
     async def main() -> None:
         memory, stored = MemoryStore(), PostgresStore(postgres.url, pipeline)

@@ -262,12 +262,19 @@ def test_keys_that_hold_a_cell_are_counted_and_not_their_entries(
     postgres: EmbeddedPostgres, pipeline: str, kind: type[MemoryStore] | type[PostgresStore], folded: bool
 ) -> None:
     store = MemoryStore() if kind is MemoryStore else PostgresStore(postgres.url, pipeline)
-    coders = {"stream:s": "bytes", "cell:a.words": "map:int"}
+    stays = {"stream:s": "bytes", "cell:a.tags": "map:int"}
 
     async def main() -> None:
+        coders = {**stays, "cell:a.words": "map:int"}
         interval = (await store.open_pipeline(shape(pipeline, coders=coders))).intervals[0].id
         owned = (await store.acquire([interval]))[interval]
-        state = StateWrites.of([(key, "words", entry, b"1") for key in ("a", "b") for entry in ("x", "y", "z")])
+        rows: list[tuple[str, str, str, bytes | None]] = [
+            (key, cell, entry, b"1")
+            for cell, keys in (("words", "ab"), ("tags", "bcd"))
+            for key in keys
+            for entry in ("x", "y", "z")
+        ]
+        state = StateWrites.of(rows)
         written = encode_checkpoint(msgspec.structs.replace(image([]), state=state))
         await store.commit([LogWrite(interval, owned, Seq(1), 0, written)])
         if folded:
