@@ -597,6 +597,10 @@ CLUSTER_LOOK_US: Final = 500_000
 HEARD_LOOK_US: Final = 2_000
 """Between two looks whether a controller has told the watermarks that are stored, before hooks run."""
 
+BEHIND_LOOK_US: Final = 10_000
+"""Between two looks whether receivers have acked what was sent before an interval was cut.  An owner folds acks when it is
+idle, or after 1,000 checkpoints."""
+
 HAND_OVER_LIMIT_US: Final = 5 * 1_000_000
 """For a planned move; then the leader places an interval without the word of its owner, and the fence does the rest."""
 

@@ -6,7 +6,7 @@ event loop, so nothing is written twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -268,6 +268,11 @@ class Store(Protocol):
 
     async def still_owned(self, owners: Mapping[IntervalId, Sequencer]) -> set[IntervalId]:
         """Those of the intervals whose newest sequencer is the given one.  Not fenced: a lost interval stays lost."""
+        ...
+
+    async def behind_others(self, intervals: Collection[IntervalId]) -> set[IntervalId]:
+        """Those of the intervals that were cut off from another one that keeps what it had sent, while some of that is not
+        folded as acked.  What they send would overtake it."""
         ...
 
     async def watermarks(self) -> dict[str, int]:

@@ -21,7 +21,7 @@ from millwheel.host import alphabet as he
 from millwheel.host.actors import Actor
 from millwheel.host.messages import IntervalSettled, Unsettled
 from millwheel.host.procedures import Steps
-from millwheel.host.requests import ReadWatermarks, Recover
+from millwheel.host.requests import BehindOthers, ReadWatermarks, Recover
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MIN_TIME
 from millwheel.ports import IntervalRow
@@ -84,6 +84,24 @@ class Adoption:
         needed = {name: value for name, value in stored.items() if name in names}
         while still() and not self._worker.heard.covers(needed):
             yield he.Pause(limits.HEARD_LOOK_US)
+
+    def behind(self, places: Mapping[IntervalId, str]) -> Generator[he.Wish, Any, set[IntervalId]]:
+        """Those that must not start yet (I17): they were cut off, and would overtake what was sent of their keys before.
+
+        Not in loops, where a receiver may wait for them to take what it must take itself.  Not under snapshots either: acks
+        are durable with an epoch, which needs all intervals.  `places` has the computation of each.
+        """
+        worker = self._worker
+        asked = [interval for interval, name in places.items() if worker.graph.loop_of(name) is None]
+        if worker.epochs.enabled or not asked:
+            return set()
+        found: set[IntervalId] = yield BehindOthers(tuple(asked))
+        return found
+
+    def follows(self, interval: IntervalId, computation: str, still: Callable[[], bool]) -> Steps:
+        """Wait until the interval may start; it ends as well when `still` says no."""
+        while still() and (yield from self.behind({interval: computation})):
+            yield he.Pause(limits.BEHIND_LOOK_US)
 
     def settle(self, actor: Actor, receivers: set[str]) -> None:
         """Productions of an earlier version of the pipeline are left for these computations; for none, they are not."""

@@ -248,6 +248,7 @@ class MappedOwnership:
             yield from self.expecting()
             row = worker.routes.rows.get(interval, _row(placed))
             yield from worker.adoption.hears([row.computation], lambda: self._mine.get(interval) is not None)
+            yield from worker.adoption.follows(interval, row.computation, lambda: self._mine.get(interval) is not None)
             actor = yield from worker.adoption.adopt(row, sequencer, self._kept.pop(interval, None))
         self._starting.discard(interval)
         now = self._mine.get(interval)

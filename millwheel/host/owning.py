@@ -130,8 +130,7 @@ class WholeOwnership:
         known = yield from positions_of(worker.graph)
         worker.routes.expect_partitions((yield ListUnfinished()))
         yield from self._hears(sequencers)
-        for actor in adopted:
-            worker.start(actor)
+        yield from self._start(adopted)
         worker.begin(worker.redrives.steps())
         worker.begin(self._watch())
         worker.serving = True
@@ -146,6 +145,20 @@ class WholeOwnership:
                 raise Fenced("another run owns this pipeline's store now; this run ends")
             until = worker.now + limits.OWNER_CHECK_US
             yield from worker.adoption.hears(worker.graph.computations, partial(self._is_before, until))
+
+    def _start(self, actors: Sequence[Actor]) -> Steps:
+        """Start cores.  Those that were cut off come when receivers have taken what was sent before; sources wait as well."""
+        worker = self._worker
+        while actors:
+            waiting = yield from worker.adoption.behind({actor.interval: actor.owner for actor in actors})
+            for actor in actors:
+                if actor.interval not in waiting:
+                    worker.start(actor)
+            actors = [actor for actor in actors if actor.interval in waiting]
+            if actors:
+                yield he.Pause(limits.BEHIND_LOOK_US)
+                if len((yield StillOwned({actor.interval: actor.sequencer for actor in actors}))) < len(actors):
+                    raise Fenced("another run owns this pipeline's store now; this run ends")
 
     def _is_before(self, until: int) -> bool:
         return self._worker.now < until

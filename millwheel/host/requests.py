@@ -99,6 +99,17 @@ class StillOwned(StoreCall, frozen=True):
         return await store.still_owned(self.owners)
 
 
+class BehindOthers(StoreCall, frozen=True):
+    """Those of the intervals that must not start yet, because what they send would overtake what others keep."""
+
+    step: ClassVar[str] = "behind"
+    intervals: tuple[IntervalId, ...]
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.behind_others`."""
+        return await store.behind_others(self.intervals)
+
+
 class CommitGroup(StoreCall, frozen=True):
     """One transaction of checkpoints; the (interval, seq) pairs that are durable."""
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import msgspec
 
+from millwheel.host.adoption import Adoption
 from millwheel_storage.memory.tables import MemoryTables
 from millwheel_storage.schema import evolution, recuts
 from tests.planted import Patches, only
 
 EXACT = "tests/integration/test_recut.py::test_each_record_counts_once_wherever_the_run_before_ends"
+ORDER = "tests/integration/test_recut_order.py::test_what_was_sent_before_the_cut_comes_first"
 SHARDS = "tests/integration/test_recut.py::test_a_combiner_gets_other_shards"
 
 
@@ -37,6 +39,23 @@ def productions_of_the_merged_are_gone() -> Patches:
         original(self, interval, others)
 
     return {(MemoryTables, "unite"): unite}
+
+
+@only(ORDER)
+def parts_start_at_once() -> Patches:
+    """A part that other split keys cut off starts before receivers have what the whole interval had sent."""
+
+    def behind(self: Adoption, places: Any) -> Generator[Any, Any, set[Any]]:
+        yield from ()
+        return set()
+
+    return {(Adoption, "behind"): behind}
+
+
+@only(ORDER)
+def nobody_is_followed() -> Patches:
+    """A part that is cut off by other split keys does not know who had sent for its keys."""
+    return {(MemoryTables, "_sent_by"): lambda self, interval: set()}
 
 
 @only(SHARDS)

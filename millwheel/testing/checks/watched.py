@@ -7,7 +7,7 @@ culprits (`culprits`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from millwheel.bundles import (
     Checkpoint,
@@ -264,6 +264,10 @@ class WatchedStore:
     async def still_owned(self, owners: Mapping[IntervalId, Sequencer]) -> set[IntervalId]:
         """See `Store`."""
         return await self.inner.still_owned(owners)
+
+    async def behind_others(self, intervals: Collection[IntervalId]) -> set[IntervalId]:
+        """See `Store`."""
+        return await self.inner.behind_others(intervals)
 
     def _check_owners(self, write: WatermarkWrite) -> None:
         """The writer owns every interval of a computation, of a loop, or of those that a source feeds."""

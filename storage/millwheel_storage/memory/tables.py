@@ -45,6 +45,7 @@ class MemoryTables:
         self.key_state: dict[str, dict[str, dict[tuple[str, str], bytes]]] = {}
         self.timers: dict[str, dict[str, dict[tuple[str, str], int]]] = {}
         self.holds: dict[str, dict[str, int]] = {}
+        self.follows: dict[IntervalId, set[ProducerId]] = {}
         self.productions: dict[IntervalId, dict[Channel, dict[SequenceNumber, Payload]]] = {}
         self.delivered: dict[IntervalId, dict[Channel, set[SequenceNumber]]] = {}
         self.frontiers: dict[IntervalId, dict[Channel, SequenceNumber]] = {}
@@ -150,15 +151,26 @@ class MemoryTables:
     def copy_ids(self, interval: IntervalId, new: Iterable[IntervalId]) -> None:
         """Whatever was delivered to an interval was delivered to each of the `new` ones too."""
         for other in new:
+            self.follows[other] = self.follows.get(interval, set()) | self._sent_by(interval)
             self.delivered[other] = {channel: set(ids) for channel, ids in self.delivered.get(interval, {}).items()}
             self.frontiers[other] = dict(self.frontiers.get(interval, {}))
             for place in [place for place in self.outside if place[0] == interval]:
                 self.outside[(other, *place[1:])] = set(self.outside[place])
                 self.outside_counts[(other, *place[1:])] = self.outside_counts[place]
 
+    def _sent_by(self, interval: IntervalId) -> set[ProducerId]:
+        """Producers of what the interval has sent and is not acked."""
+        return {producer for (_, producer), rows in self.productions.get(interval, {}).items() if rows}
+
+    def behind(self, interval: IntervalId, siblings: Iterable[IntervalId]) -> bool:
+        """Whether one of the `siblings` keeps what was sent of keys of the interval."""
+        follows = self.follows.get(interval, set())
+        return any(follows & self._sent_by(other) for other in siblings if other != interval)
+
     def unite(self, interval: IntervalId, others: Iterable[IntervalId]) -> None:
         """What was delivered to the `others`, and what they sent, is the interval's."""
         for other in others:
+            self.follows.setdefault(interval, set()).update(self.follows.pop(other, set()))
             delivered, frontiers = self.delivered.setdefault(interval, {}), self.frontiers.setdefault(interval, {})
             for channel, frontier in self.frontiers.pop(other, {}).items():
                 frontiers[channel] = max(frontier, frontiers.get(channel, frontier))

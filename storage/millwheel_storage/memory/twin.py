@@ -8,7 +8,7 @@ interrupts it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import NoReturn
 
@@ -272,6 +272,11 @@ class SoloMemoryStore(MemoryContents):
     async def still_owned(self, owners: Mapping[IntervalId, Sequencer]) -> set[IntervalId]:
         """See `Store.still_owned`."""
         return {interval for interval, sequencer in owners.items() if self.ownership.get(interval) == sequencer}
+
+    async def behind_others(self, intervals: Collection[IntervalId]) -> set[IntervalId]:
+        """See `Store.behind_others`."""
+        siblings = {i: [id_ for _, id_ in self.by_low(self.row(i).computation)] for i in intervals}
+        return {interval for interval, others in siblings.items() if self.folded.behind(interval, others)}
 
     async def watermarks(self) -> dict[str, int]:
         """See `Store.watermarks`."""

@@ -6,7 +6,7 @@ and positions are fenced in the same statement that writes (`statements`).  Inva
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from psycopg.types.numeric import Int8
 
@@ -59,6 +59,12 @@ async def still_owned(connection: Connection, owners: Mapping[IntervalId, Sequen
     """See `Store.still_owned`."""
     parameters = ([Int8(interval) for interval in owners], [Int8(sequencer) for sequencer in owners.values()])
     return {interval for (interval,) in await query.rows(connection, opening.STILL_OWNED, parameters, prepare=True)}
+
+
+async def behind_others(connection: Connection, intervals: Collection[IntervalId]) -> set[IntervalId]:
+    """See `Store.behind_others`."""
+    given = ([Int8(interval) for interval in intervals],)
+    return {interval for (interval,) in await query.rows(connection, opening.BEHIND_OTHERS, given)}
 
 
 async def owned(connection: Connection, interval: IntervalId, sequencer: Sequencer) -> bool:

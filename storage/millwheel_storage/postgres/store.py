@@ -9,7 +9,7 @@ writes, or by a FOR SHARE lock that its own transaction holds to the end.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -239,6 +239,10 @@ class PostgresStore:
     async def still_owned(self, owners: Mapping[IntervalId, Sequencer]) -> set[IntervalId]:
         """See `Store.still_owned`."""
         return await self._loads.run(lambda connection: ownership.still_owned(connection, owners))
+
+    async def behind_others(self, intervals: Collection[IntervalId]) -> set[IntervalId]:
+        """See `Store.behind_others`."""
+        return await self._loads.run(lambda connection: ownership.behind_others(connection, intervals))
 
     async def watermarks(self) -> dict[str, int]:
         """See `Store.watermarks`."""

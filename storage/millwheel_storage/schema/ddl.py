@@ -29,6 +29,9 @@ from sqlalchemy import (
     UniqueConstraint,
     func,
 )
+from sqlalchemy import (
+    text as sql,
+)
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
 
@@ -118,8 +121,10 @@ interval = Table(
     _small("computation"),
     _key("low"),
     Column("high", LargeBinary, nullable=True),
+    Column("follows", postgresql.ARRAY(BigInteger), nullable=False, server_default=sql("'{}'")),
     Index("interval_by_computation", "computation"),
 )
+"""`follows`: producers that have sent for keys of the interval before it was cut off.  What they sent is with another one."""
 
 ownership = Table(
     "ownership",
@@ -519,9 +524,12 @@ _STANDSTILLS: Final = _compile(CreateTable(standstill, if_not_exists=True))
 
 _OPENED_SHAPE: Final = "ALTER TABLE cluster ADD COLUMN IF NOT EXISTS shape bytea NOT NULL DEFAULT ''"
 
+_FOLLOWS: Final = "ALTER TABLE interval ADD COLUMN IF NOT EXISTS follows bigint[] NOT NULL DEFAULT '{}'"
+
 MIGRATIONS: Final[list[list[str]]] = [
     creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS, [_TIMERS_BY_TIME], [_SUSPICION], [], _SIGNS, [_DECLARED_EPOCH],
     _CLUSTER, _ORDERS, [_OPENED_SHAPE], [_HOT_KEYS], [_STANDSTILLS], _REJECTED, _REQUESTS,
+    [_FOLLOWS],
 ]  # fmt: skip
 """MIGRATIONS[v] takes a store from format v to v + 1.  Entries are only ever appended.  A new store runs all of them.
 The first one makes the tables as they are today, and the others do no harm to them.  Format 6 has the same tables as

@@ -42,7 +42,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         100000, toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 5000)""",
         """CREATE TABLE hot_key ( incarnation BIGSERIAL NOT NULL, keys BYTEA NOT NULL, PRIMARY KEY (incarnation) )""",
         """CREATE TABLE interval ( id BIGINT NOT NULL, computation INTEGER NOT NULL, low BYTEA NOT NULL, high BYTEA,
-        PRIMARY KEY (id) )""",
+        follows BIGINT[] DEFAULT '{}' NOT NULL, PRIMARY KEY (id) )""",
         """CREATE TABLE interval_owner ( interval_id BIGINT NOT NULL, owner BIGINT, PRIMARY KEY (interval_id) ) WITH
         (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)""",
         """CREATE TABLE key_state ( computation INTEGER NOT NULL, key BYTEA NOT NULL, cell TEXT COLLATE "C" NOT NULL,
@@ -193,6 +193,9 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (
         """ALTER TABLE redrive ADD COLUMN IF NOT EXISTS sequencer bigint NOT NULL DEFAULT 0""",
         """ALTER TABLE redrive ADD COLUMN IF NOT EXISTS seq bigint NOT NULL DEFAULT 0""",
+    ),
+    (
+        """ALTER TABLE interval ADD COLUMN IF NOT EXISTS follows bigint[] NOT NULL DEFAULT '{}'""",
     ),
 )
 # fmt: on

@@ -14,7 +14,7 @@ from millwheel.errors import IncompatibleStore, WiringError
 from millwheel.ports import IntervalRow, PipelineShape
 from millwheel_storage.sink_rows import check_table
 
-STORE_FORMAT: Final = 15
+STORE_FORMAT: Final = 16
 """Version of the tables; a store of a later version is refused, one of an earlier version is migrated."""
 
 SOURCE_PREFIX: Final = "source:"

@@ -115,4 +115,10 @@ STILL_OWNED: Final = """
 SELECT w.interval_id FROM unnest(%b::bigint[], %b::bigint[]) AS w (interval_id, sequencer)
 JOIN ownership o ON o.interval_id = w.interval_id AND o.sequencer = w.sequencer
 """
+BEHIND_OTHERS: Final = """
+SELECT i.id FROM interval i WHERE i.id = ANY(%s::bigint[]) AND i.follows <> '{}' AND EXISTS (
+    SELECT FROM interval o JOIN production p ON p.interval_id = o.id AND p.producer = ANY(i.follows)
+    WHERE o.computation = i.computation AND o.id <> i.id
+)
+"""
 OWNED: Final = "SELECT 1 FROM ownership WHERE interval_id = %s AND sequencer = %s FOR SHARE"

@@ -56,7 +56,11 @@ SELECT w.id, s.ends, s.mark FROM unnest(%(new)s::bigint[]) AS w (id) CROSS JOIN 
 WHERE s.interval_id = %(interval)s
 """
 ADD_OWNERS: Final = "INSERT INTO interval_owner (interval_id) SELECT unnest(%(new)s::bigint[])"
-COPY: Final = (COPY_IDS, COPY_FRONTIERS, COPY_BUCKETS, COPY_SUSPICION, ADD_OWNERS)
+FOLLOW: Final = """
+UPDATE interval n SET follows = o.follows || ARRAY(SELECT DISTINCT producer FROM production WHERE interval_id = o.id)
+FROM interval o WHERE o.id = %(interval)s AND n.id = ANY(%(new)s::bigint[])
+"""
+COPY: Final = (COPY_IDS, COPY_FRONTIERS, COPY_BUCKETS, COPY_SUSPICION, ADD_OWNERS, FOLLOW)
 
 # A merge
 
@@ -107,7 +111,13 @@ DELETE FROM opaque_id WHERE bucket = ANY(ARRAY(
     SELECT number FROM opaque_bucket WHERE interval_id = ANY(%(others)s::bigint[])
 ))
 """
+UNITE_FOLLOWS: Final = """
+UPDATE interval SET follows = ARRAY(
+    SELECT DISTINCT unnest(follows) FROM interval WHERE id = %(interval)s OR id = ANY(%(others)s::bigint[])
+) WHERE id = %(interval)s
+"""
 UNITE: Final = (
+    UNITE_FOLLOWS,
     UNITE_FRONTIERS,
     UNITE_IDS,
     COLLECT_UNITED,

@@ -37,7 +37,7 @@ from millwheel.host.messages import (
     WatermarksRaised,
 )
 from millwheel.host.progress import progress_of
-from millwheel.host.requests import CommitGroup, Reacquire, ReadMap, Recover, TakePartitions, WriteMarks
+from millwheel.host.requests import BehindOthers, CommitGroup, Reacquire, ReadMap, Recover, TakePartitions, WriteMarks
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.testing.world.calls import run
@@ -114,6 +114,30 @@ def test_an_interval_that_another_worker_has_had_while_it_was_recovered_here_is_
     hand.give(he.Answered(recovery.token, outdated))
     placed = {row.id: row.sequencer for row in run(hand.store.cluster_map()).intervals}
     assert hand.worker.actors.all[ONE].sequencer == placed[ONE]
+
+
+def test_an_interval_that_was_cut_off_starts_when_receivers_have_what_was_sent_before(hand: ClusterHand) -> None:
+    hand.held = BehindOthers
+    hand.place(ONE, owner=hand.mine)
+    for _ in range(2):
+        (asked,), hand.waiting = hand.waiting, []
+        assert asked.wish == BehindOthers((ONE,))
+        hand.give(he.Answered(asked.token, {ONE}))
+        assert (hand.owned(), hand.of(Hello), hand.worker.ownership.served()) == (set(), [], False)
+        hand.pass_time()
+    (asked,), hand.waiting = hand.waiting, []
+    hand.give(he.Answered(asked.token, set()))
+    assert hand.owned() == {ONE}
+
+
+def test_an_interval_that_was_cut_off_and_has_another_owner_by_now_is_not_waited_for(hand: ClusterHand) -> None:
+    hand.held = BehindOthers
+    hand.place(ONE, owner=hand.mine)
+    (asked,), hand.waiting = hand.waiting, []
+    hand.give(he.Answered(asked.token, {ONE}))
+    hand.place(ONE, owner=hand.other)
+    hand.pass_time()
+    assert (hand.owned(), hand.waiting) == (set(), [])
 
 
 def test_a_map_that_changes_while_it_is_read_is_read_again(hand: ClusterHand) -> None:

@@ -11,7 +11,7 @@ from millwheel.bundles import RecoveredInterval
 from millwheel.errors import Fenced, InvariantError
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Claimed, Disowned, MapChanged, WatermarksRaised
-from millwheel.host.requests import Recover, StillOwned, StoreCall
+from millwheel.host.requests import BehindOthers, Recover, StillOwned, StoreCall
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.testing.world.calls import run
 from tests.unit.host.test_worker import Hand, started
@@ -120,6 +120,33 @@ def test_a_worker_that_hears_of_watermarks_late_serves_as_long_as_all_is_its_own
     hand.give(he.Received("controller", WatermarksRaised({"source:text": 5}, {"Keep": 5})))
     looks(hand)
     assert hand.worker.serving
+
+
+def cut_off() -> Hand:
+    """A start that waits until receivers have what was sent before the worker's interval was cut off."""
+    hand = Hand(BehindOthers)
+    hand.give(he.Started())
+    (ask,) = [ask for ask in hand.waiting if isinstance(ask.wish, BehindOthers)]
+    assert isinstance(ask.wish, BehindOthers)
+    hand.waiting.remove(ask)
+    hand.give(he.Answered(ask.token, {*ask.wish.intervals}))
+    assert ([*hand.worker.actors.intervals()], hand.worker.serving) == ([], False)
+    return hand
+
+
+def test_sources_wait_for_intervals_that_were_cut_off() -> None:
+    hand = cut_off()
+    looks(hand)
+    answer(hand, BehindOthers)
+    assert len([*hand.worker.actors.intervals()]) == 1
+    assert hand.worker.serving
+
+
+def test_a_worker_that_is_superseded_while_an_interval_that_was_cut_off_waits_ends() -> None:
+    hand = cut_off()
+    run(hand.store.acquire([*hand.store.intervals]))
+    with pytest.raises(Fenced, match="another run owns this pipeline's store now"):
+        looks(hand)
 
 
 def test_a_run_in_one_process_hears_nothing_of_a_cluster() -> None:

@@ -170,6 +170,36 @@ def test_what_was_delivered_to_an_interval_was_delivered_to_all_that_it_is_split
     on_both(postgres, pipeline, test)
 
 
+def test_what_is_cut_off_is_behind_what_the_whole_had_sent_until_all_of_that_is_acked(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    async def test(led: Led) -> None:
+        five, six = IntervalId(5), IntervalId(6)
+
+        async def behind() -> set[IntervalId]:
+            known = [row.id for row in (await led.store.cluster_map()).intervals]
+            return await led.store.behind_others(known)
+
+        await led.fold(ONE, produced=[produced(77, 0, "a", "x")])
+        await led.fold(TWO, produced=[produced(78, 0, "b")])
+        assert await behind() == set()
+        assert await led.reshape([ONE], ("c",)) == (ONE, FOUR)
+        assert await behind() == {FOUR}
+        assert await led.store.behind_others([TWO, ONE]) == set()
+        await led.fold(FOUR, produced=[produced(79, 0, "c")])
+        assert await led.reshape([FOUR], ("d",)) == (FOUR, five)
+        assert await behind() == {FOUR, five}
+        assert await led.reshape([ONE, FOUR]) == (ONE,)  # what it was behind is its own now
+        assert await behind() == {five}
+        assert await led.reshape([five], ("e",)) == (five, six)
+        await led.fold(ONE, acked=[Acked(OUT, ProducerId(77), [SequenceNumber(0), SequenceNumber(1)])])
+        assert await behind() == {five, six}  # of the second whole
+        await led.fold(ONE, acked=[Acked(OUT, ProducerId(79), [SequenceNumber(0)])])
+        assert await behind() == set()
+
+    on_both(postgres, pipeline, test)
+
+
 def test_a_merge_unites_what_was_delivered_and_what_is_not_acked(postgres: EmbeddedPostgres, pipeline: str) -> None:
     async def test(led: Led) -> None:
         outside = [OutsideIdWrites(IN, 50, [b"x", b"y"])]
