@@ -171,17 +171,21 @@ class Authority:
 
     def adopt(self, changed: Mapping[str, int]) -> dict[str, int]:
         """Persisted values become visible; returns the computations whose input watermark rose."""
-        before = {name: self.input_of(name) for name in self._senders}
+        fed = [name for name in self._senders if not changed.keys().isdisjoint(self._senders_of(name))]
+        before = {name: self.input_of(name) for name in fed}
         for name, value in changed.items():
             self._values[name] = max(value, self._values.get(name, MIN_TIME))
         return {name: self.input_of(name) for name in before if self.input_of(name) > before[name]}
 
     def input_of(self, computation: str) -> int:
         """Input low watermark: the minimum over everything that sends to the computation."""
-        return min((self._values.get(s, MIN_TIME) for s in self._senders_of(computation)), default=MIN_TIME)
+        values = self._values
+        return min([values.get(sender, MIN_TIME) for sender in self._senders_of(computation)], default=MIN_TIME)
 
-    def _senders_of(self, computation: str) -> list[str]:
+    def _senders_of(self, computation: str) -> Collection[str]:
         """Everything that bounds its input: of an earlier version of the pipeline too."""
+        if not self._unsettled:
+            return self._senders[computation]
         unsettled = [name for name, receivers in self._unsettled.values() if computation in receivers]
         return [*self._senders[computation], *unsettled]
 

@@ -1,9 +1,13 @@
-"""The alphabet of a host: events that enter it and effects that leave it.  Plain values; nothing else lives here."""
+"""The alphabet of a host: events that enter it and effects that leave it.  Plain values; nothing else lives here.
+
+They are final.  So `type(event) is Kind` says as much as a pattern, to the reader and to the type checker, and in Python
+it costs a tenth: `isinstance` asks the metaclass of each kind that it is not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, final
 
 import msgspec
 
@@ -77,10 +81,12 @@ Wish = StoreCall | Pause | Prepare | Discover | Seek | Resume
 # --- events -------------------------------------------------------------------------------------------------------
 
 
+@final
 class Started(msgspec.Struct, frozen=True, gc=False):
     """The process begins."""
 
 
+@final
 class Received(msgspec.Struct, frozen=True, gc=False):
     """A message came from `peer`."""
 
@@ -88,12 +94,14 @@ class Received(msgspec.Struct, frozen=True, gc=False):
     message: Message
 
 
+@final
 class ChannelOpened(msgspec.Struct, frozen=True, gc=False):
     """The channels from and to `peer` are open again; what was on its way is gone."""
 
     peer: str
 
 
+@final
 class Answered(msgspec.Struct, frozen=True, gc=False):
     """The answer to `Ask`."""
 
@@ -101,6 +109,7 @@ class Answered(msgspec.Struct, frozen=True, gc=False):
     answer: Any
 
 
+@final
 class Declined(msgspec.Struct, frozen=True, gc=False):
     """The store refused sink rows of an `Ask`."""
 
@@ -108,6 +117,7 @@ class Declined(msgspec.Struct, frozen=True, gc=False):
     refusal: RowRefused
 
 
+@final
 class Told(msgspec.Struct, frozen=True, gc=False):
     """An event for the core of `interval`, as long as it runs under `sequencer`."""
 
@@ -116,6 +126,7 @@ class Told(msgspec.Struct, frozen=True, gc=False):
     event: ev.Event
 
 
+@final
 class Due(msgspec.Struct, frozen=True, gc=False):
     """An invocation whose turn has come."""
 
@@ -124,6 +135,7 @@ class Due(msgspec.Struct, frozen=True, gc=False):
     work: Work
 
 
+@final
 class Returned(msgspec.Struct, frozen=True, gc=False):
     """User code has returned."""
 
@@ -133,6 +145,7 @@ class Returned(msgspec.Struct, frozen=True, gc=False):
     elapsed_us: int
 
 
+@final
 class RowsArrived(msgspec.Struct, frozen=True, gc=False):
     """A read of a source partition that began at wall time `asked_at`, us."""
 
@@ -142,14 +155,17 @@ class RowsArrived(msgspec.Struct, frozen=True, gc=False):
     asked_at: int
 
 
+@final
 class Tick(msgspec.Struct, frozen=True, gc=False):
     """The time of a `WakeAt` may have come."""
 
 
+@final
 class TurnEnded(msgspec.Struct, frozen=True, gc=False):
     """The shell turns to I/O now, so what is ready leaves together."""
 
 
+@final
 class Rested(msgspec.Struct, frozen=True, gc=False):
     """Nothing is queued in the shell, and no message is on its way within this process."""
 
@@ -162,6 +178,7 @@ HostEvent = (
 # --- effects ------------------------------------------------------------------------------------------------------
 
 
+@final
 class Ask(msgspec.Struct, frozen=True, gc=False):
     """Answer with `Answered` or `Declined`."""
 
@@ -169,12 +186,14 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     wish: Wish
 
 
+@final
 class Post(msgspec.Struct, frozen=True, gc=False):
     """Give this back to the host, after what is queued already."""
 
     event: HostEvent
 
 
+@final
 class Tell(msgspec.Struct, frozen=True, gc=False):
     """Send a message to the host `peer`, which may be this one."""
 
@@ -182,6 +201,7 @@ class Tell(msgspec.Struct, frozen=True, gc=False):
     message: Message
 
 
+@final
 class Reach(msgspec.Struct, frozen=True, gc=False):
     """These are the hosts of other processes to which messages may go, and their addresses, host:port.
 
@@ -191,6 +211,7 @@ class Reach(msgspec.Struct, frozen=True, gc=False):
     addresses: Mapping[str, str]
 
 
+@final
 class RunHooks(msgspec.Struct, frozen=True, gc=False):
     """Run user code of a computation now, and answer with `Returned`."""
 
@@ -200,6 +221,7 @@ class RunHooks(msgspec.Struct, frozen=True, gc=False):
     work: Work
 
 
+@final
 class ReadRows(msgspec.Struct, frozen=True, gc=False):
     """Read at most `limit` rows of the partition that was resumed for `interval`, and answer with `RowsArrived`.
 
@@ -212,6 +234,7 @@ class ReadRows(msgspec.Struct, frozen=True, gc=False):
     upto: int | None = None
 
 
+@final
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """All rows below `position` of the partition that was resumed for `interval` are durable: tell whoever brought them."""
 
@@ -219,6 +242,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     position: int
 
 
+@final
 class Release(msgspec.Struct, frozen=True, gc=False):
     """Forget the partition that was resumed for `interval`: its end is durable, or another worker has the source."""
 
@@ -227,12 +251,14 @@ class Release(msgspec.Struct, frozen=True, gc=False):
     """False: it goes on elsewhere, and a later search may find it again."""
 
 
+@final
 class WakeAt(msgspec.Struct, frozen=True, gc=False):
     """Send a `Tick` at wall time `at`, us, or soon after."""
 
     at: int
 
 
+@final
 class Notice(msgspec.Struct, frozen=True, gc=False):
     """Something that an operator should know, or with `info` one that looks closely; `facts` name what it is about."""
 
@@ -241,6 +267,7 @@ class Notice(msgspec.Struct, frozen=True, gc=False):
     facts: Mapping[str, str | int] = {}
 
 
+@final
 class Declare(msgspec.Struct, frozen=True, gc=False):
     """The database has refused sink rows of a computation, with these answers; their keys go to quarantine."""
 
@@ -248,10 +275,12 @@ class Declare(msgspec.Struct, frozen=True, gc=False):
     answers: tuple[str, ...]
 
 
+@final
 class Ended(msgspec.Struct, frozen=True, gc=False):
     """The run is over: all input is consumed, committed and folded, or it stops before that and says why."""
 
 
+@final
 class Failed(msgspec.Struct, frozen=True, gc=False):
     """The run cannot go on."""
 

@@ -169,9 +169,7 @@ class Epochs:
         self._worker.fail(WentBack(left))
 
     def press(self) -> None:
-        """After a turn: while an interval has too much in memory for the next epoch, no partition is read."""
-        if not self.enabled:
-            return
+        """After a turn, under snapshots: while an interval has too much in memory, no partition is read."""
         full = any(core.pressed for _, core in self._worker.actors.intervals())
         before, self.pressed = self.pressed, full or self._halted()
         if full:
@@ -201,7 +199,7 @@ class Epochs:
         return True
 
     def hurry(self) -> None:
-        """When all partitions only wait for an epoch to end, do not let them wait long."""
+        """Under snapshots: when all partitions only wait for an epoch to end, do not let them wait long."""
         cores = [core for _, core in self._worker.actors.partitions()]
-        if self.enabled and any(core.at_end for core in cores) and all(core.at_end or core.finished for core in cores):
+        if any(core.at_end for core in cores) and all(core.at_end or core.finished for core in cores):
             self.want()

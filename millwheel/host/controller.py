@@ -120,26 +120,25 @@ class ControllerHost:
         out = self._out = []
         if self._epochs is not None:
             self._epochs.now = now
-        match event:
-            case Received(_, message):
-                self._hear(message)
-            case Answered(token, answer):
-                self._procedures.answered(token, answer)
-            case Started():
-                pass
-            case ChannelOpened(peer):
-                if self._authority is not None:
-                    self._tell([peer], self._authority.values(), self._authority.inputs())
-                if self._epochs is not None:
-                    self._out += [Tell(peer, message) for message in self._epochs.restate()]
-            case TurnEnded() | Rested() | Tick():
-                self._persist()
-            case Declined(token, refusal):
-                self._procedures.declined(token, refusal)
-            case Told() | Due() | Returned() | RowsArrived():
-                raise AssertionError(f"a controller got {type(event).__name__}")
-            case _:
-                assert_never(event)
+        if type(event) is TurnEnded or type(event) is Rested or type(event) is Tick:
+            self._persist()
+        elif type(event) is Received:
+            self._hear(event.message)
+        elif type(event) is Answered:
+            self._procedures.answered(event.token, event.answer)
+        elif type(event) is Started:
+            pass
+        elif type(event) is ChannelOpened:
+            if self._authority is not None:
+                self._tell([event.peer], self._authority.values(), self._authority.inputs())
+            if self._epochs is not None:
+                self._out += [Tell(event.peer, message) for message in self._epochs.restate()]
+        elif type(event) is Declined:
+            self._procedures.declined(event.token, event.refusal)
+        elif type(event) is Told or type(event) is Due or type(event) is Returned or type(event) is RowsArrived:
+            raise AssertionError(f"a controller got {type(event).__name__}")
+        else:
+            assert_never(event)
         return out
 
     def idle(self) -> bool:
@@ -155,6 +154,9 @@ class ControllerHost:
             if isinstance(message, WorkerJoined) and not self._loading:
                 self._loading = True
                 self._procedures.start(self._load(message))
+            return
+        if type(message) is WatermarkReport and self._epochs is None:
+            heed(self._authority, message)  # nearly always
             return
         if isinstance(message, WatermarkReport | RoundAnswered) and self._epochs is not None:
             self._passed(self._authority, message.label, self._epochs)

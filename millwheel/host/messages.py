@@ -7,6 +7,8 @@ again what the other must know.  Every message may come twice.
 
 from __future__ import annotations
 
+from typing import final
+
 import msgspec
 
 from millwheel.bundles import Bundle
@@ -16,6 +18,7 @@ from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import PositionWrite
 
 
+@final
 class Hello(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     """`interval` is served under `sequencer` from now on.  Send it what it has not acked, in order.
 
@@ -31,6 +34,7 @@ class Hello(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     high: str | None = None
 
 
+@final
 class Delivery(msgspec.Struct, frozen=True, gc=False):
     """A bundle for an interval that is served under `sequencer`.
 
@@ -43,6 +47,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     """It comes from a source, and counts against the receiver's `Credit`."""
 
 
+@final
 class Receipt(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     """The bundle `number` of the interval `sender` is durable at `interval`; under snapshots it has run there, in `epoch`."""
 
@@ -52,6 +57,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     epoch: int = 0
 
 
+@final
 class Credit(msgspec.Struct, frozen=True, gc=False):
     """Sources may send so many bytes to `interval` in all, counted since its `Hello` of this round."""
 
@@ -61,12 +67,14 @@ class Credit(msgspec.Struct, frozen=True, gc=False):
     upto_bytes: int
 
 
+@final
 class Expected(msgspec.Struct, frozen=True, gc=False):
     """Something may still come on these channels, although their producers are older than their receivers."""
 
     channels: tuple[Channel, ...]
 
 
+@final
 class WorkerJoined(msgspec.Struct, frozen=True, gc=False):
     """A worker has taken its intervals over.
 
@@ -79,6 +87,7 @@ class WorkerJoined(msgspec.Struct, frozen=True, gc=False):
     shares: dict[str, int] = {}
 
 
+@final
 class Claimed(msgspec.Struct, frozen=True, gc=False):
     """A worker has these intervals, as (computation or "source:name", interval, sequencer).
 
@@ -89,6 +98,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     intervals: tuple[tuple[str, IntervalId, Sequencer | None], ...]
 
 
+@final
 class Disowned(msgspec.Struct, frozen=True, gc=False):
     """A watermark was refused, because not all of these (interval, sequencer) pairs are current.
 
@@ -99,6 +109,7 @@ class Disowned(msgspec.Struct, frozen=True, gc=False):
     owners: tuple[tuple[IntervalId, Sequencer], ...]
 
 
+@final
 class Unsettled(msgspec.Struct, frozen=True, gc=False):
     """An interval of `owner` has productions for `receivers`, to which this version of it does not send any more.
 
@@ -110,12 +121,14 @@ class Unsettled(msgspec.Struct, frozen=True, gc=False):
     receivers: tuple[str, ...]
 
 
+@final
 class IntervalSettled(msgspec.Struct, frozen=True, gc=False):
     """The interval has nothing left for receivers that are not its own."""
 
     interval: IntervalId
 
 
+@final
 class Excused(msgspec.Struct, frozen=True, gc=False):
     """This interval of `owner` need not report yet, because other intervals of `owner` hold older records."""
 
@@ -123,6 +136,7 @@ class Excused(msgspec.Struct, frozen=True, gc=False):
     interval: IntervalId
 
 
+@final
 class Concluded(msgspec.Struct, frozen=True, gc=False):
     """A partition of the source `owner` is finished.  It does not hold the watermark any more and is forgotten."""
 
@@ -130,6 +144,7 @@ class Concluded(msgspec.Struct, frozen=True, gc=False):
     interval: IntervalId
 
 
+@final
 class Open(msgspec.Struct, frozen=True, gc=False):
     """All partitions of the source `owner` that are not finished; others that were claimed are `Concluded`.
 
@@ -140,6 +155,7 @@ class Open(msgspec.Struct, frozen=True, gc=False):
     intervals: tuple[IntervalId, ...]
 
 
+@final
 class WatermarkReport(msgspec.Struct, frozen=True, gc=False):
     """An interval's own low watermark, us (paper 4.5), under the sequencer of its owner."""
 
@@ -151,6 +167,7 @@ class WatermarkReport(msgspec.Struct, frozen=True, gc=False):
     """The last barrier that the reporter had passed."""
 
 
+@final
 class RoundAsked(msgspec.Struct, frozen=True, gc=False):
     """Each interval of the loop answers with the oldest work that it has held since its previous answer.
 
@@ -162,6 +179,7 @@ class RoundAsked(msgspec.Struct, frozen=True, gc=False):
     bound: int
 
 
+@final
 class RoundAnswered(msgspec.Struct, frozen=True, gc=False):
     """The oldest work, us, that an interval has held between its answers to the round before and to this one."""
 
@@ -173,6 +191,7 @@ class RoundAnswered(msgspec.Struct, frozen=True, gc=False):
     """The last barrier that it has passed."""
 
 
+@final
 class SourceBound(msgspec.Struct, frozen=True, gc=False):
     """A source's bound on the event time of what it has not discovered yet, us."""
 
@@ -180,6 +199,7 @@ class SourceBound(msgspec.Struct, frozen=True, gc=False):
     value: int
 
 
+@final
 class WatermarksRaised(msgspec.Struct, frozen=True, gc=False):
     """Persisted watermarks by computation or "source:name", and the input watermarks that they make, us."""
 
@@ -189,18 +209,21 @@ class WatermarksRaised(msgspec.Struct, frozen=True, gc=False):
     """The highest label of the reports that they rest on."""
 
 
+@final
 class MapChanged(msgspec.Struct, frozen=True, gc=False):
     """The map has this version now: read it.  Whoever misses this reads it a little later."""
 
     version: int
 
 
+@final
 class Led(msgspec.Struct, frozen=True, gc=False):
     """The sender leads, under this epoch: say everything again that a controller must know."""
 
     epoch: int
 
 
+@final
 class HandOver(msgspec.Struct, frozen=True, gc=False):
     """The leader is going to place these elsewhere: finish what runs, fold it, and let go of them.
 
@@ -213,6 +236,7 @@ class HandOver(msgspec.Struct, frozen=True, gc=False):
     acked: bool
 
 
+@final
 class HandedOver(msgspec.Struct, frozen=True, gc=False):
     """Nothing of these runs here any more, and what ran is folded."""
 
@@ -220,6 +244,7 @@ class HandedOver(msgspec.Struct, frozen=True, gc=False):
     sources: tuple[str, ...]
 
 
+@final
 class IntervalLoad(msgspec.Struct, frozen=True, gc=False):
     """How busy an interval is: thousandths of a core that its hooks took.
 
@@ -231,12 +256,14 @@ class IntervalLoad(msgspec.Struct, frozen=True, gc=False):
     median: str
 
 
+@final
 class LoadReport(msgspec.Struct, frozen=True, gc=False):
     """The loads of a worker's intervals since its last report."""
 
     loads: tuple[IntervalLoad, ...]
 
 
+@final
 class Drained(msgspec.Struct, frozen=True, gc=False):
     """All that this version of the map gives to the worker is at the end of time, committed and folded.
 
@@ -248,6 +275,7 @@ class Drained(msgspec.Struct, frozen=True, gc=False):
     quarantined: dict[IntervalId, int] = {}
 
 
+@final
 class InQuarantine(msgspec.Struct, frozen=True, gc=False):
     """How many keys of the worker's intervals are in quarantine now; those without any are left out."""
 
@@ -255,24 +283,28 @@ class InQuarantine(msgspec.Struct, frozen=True, gc=False):
     keys: dict[IntervalId, int]
 
 
+@final
 class RunEnded(msgspec.Struct, frozen=True, gc=False):
     """Every worker is drained, or too much has failed: leave, and end.  `ending` is the same for all."""
 
     ending: RunEnding = RunEnding()
 
 
+@final
 class EpochBased(msgspec.Struct, frozen=True, gc=False):
     """The worker has brought the store back to this epoch, the last one that was declared, and begins there."""
 
     declared: int
 
 
+@final
 class EpochStarted(msgspec.Struct, frozen=True, gc=False):
     """An epoch begins: partitions note their positions and send barriers."""
 
     epoch: int
 
 
+@final
 class EpochOpened(msgspec.Struct, frozen=True, gc=False):
     """The worker has begun an epoch: its intervals, whose parts belong to it, and the positions that its partitions noted.
 
@@ -285,6 +317,7 @@ class EpochOpened(msgspec.Struct, frozen=True, gc=False):
     barriers: dict[IntervalId, tuple[IntervalId, ...]] = {}
 
 
+@final
 class BarriersNamed(msgspec.Struct, frozen=True, gc=False):
     """In a cluster: all workers have begun an epoch, and these barriers are on their way, receivers by sender."""
 
@@ -292,6 +325,7 @@ class BarriersNamed(msgspec.Struct, frozen=True, gc=False):
     barriers: dict[IntervalId, tuple[IntervalId, ...]]
 
 
+@final
 class ImageWritten(msgspec.Struct, frozen=True, gc=False):
     """The interval's part of an epoch is in the log.  `sinks` is the seq of the row with its sink rows, or 0.
 
@@ -305,18 +339,21 @@ class ImageWritten(msgspec.Struct, frozen=True, gc=False):
     reached: dict[str, int] = {}
 
 
+@final
 class EpochWanted(msgspec.Struct, frozen=True, gc=False):
     """The worker waits for the epoch after this one."""
 
     after: int
 
 
+@final
 class EpochDeclared(msgspec.Struct, frozen=True, gc=False):
     """The epoch is complete, and visible."""
 
     epoch: int
 
 
+@final
 class EpochRefused(msgspec.Struct, frozen=True, gc=False):
     """The database refuses sink rows of the row `seq` of an interval: (place, answer).  The epoch is not declared."""
 

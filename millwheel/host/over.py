@@ -48,12 +48,13 @@ def too_much(worker: WorkerHost, tolerance: Tolerance) -> str:
 
 def consumed(worker: WorkerHost) -> bool:
     """Whether all input has come, has run, and is past every watermark, those of sources too."""
-    names = (*worker.graph.computations, *(f"source:{name}" for name in worker.graph.sources))
+    values, graph = worker.values, worker.graph
     return (
         worker.serving
         and worker.redrives.read_all
         and worker.partitions.complete
-        and all(worker.values.get(name, MIN_TIME) >= MAX_TIME for name in names)
+        and all(values.get(f"source:{name}", MIN_TIME) >= MAX_TIME for name in graph.sources)
+        and all(values.get(name, MIN_TIME) >= MAX_TIME for name in graph.computations)
         and not worker.restarts.under_way
         and worker.ownership.served()
         and all(core.quiet() for _, core in worker.actors.partitions())

@@ -120,36 +120,33 @@ class WorkerHost(Voice):
         """React to one event at wall time `now`, us."""
         self.now = now
         out = self._out = []
-        match event:
-            case he.Received(peer, message):
-                self.hear(peer, message)
-            case he.Answered(token, answer):
-                self._procedures.answered(token, answer)
-            case he.TurnEnded():
-                self._flush()
-            case he.RowsArrived(interval, sequencer, _, _):
-                actor = self.actors.current(interval, sequencer)
-                if actor is not None:
-                    self.partitions.arrived(actor, event, self._reads.pop(interval))
-            case he.Due(interval, sequencer, work):
-                self._due(interval, sequencer, work)
-            case he.Returned(interval, sequencer, outcome, elapsed_us):
-                self.ownership.ran(interval, elapsed_us)
-                self._give(interval, sequencer, ev.Invoked(outcome, elapsed_us))
-            case he.Told(interval, sequencer, told):
-                self._give(interval, sequencer, told)
-            case he.Rested():
-                self._rest()
-            case he.Tick():
-                self._ring()
-            case he.Declined(token, refusal):
-                self._procedures.declined(token, refusal)
-            case he.Started():
-                self.begin(self.ownership.boot())
-            case he.ChannelOpened(peer):
-                self._reopened(peer)
-            case _:
-                assert_never(event)
+        if type(event) is he.TurnEnded:
+            self._flush()
+        elif type(event) is he.Received:
+            self.hear(event.peer, event.message)
+        elif type(event) is he.Answered:
+            self._procedures.answered(event.token, event.answer)
+        elif type(event) is he.Told:
+            self._give(event.interval, event.sequencer, event.event)
+        elif type(event) is he.RowsArrived:
+            self._arrived(event)
+        elif type(event) is he.Due:
+            self._due(event.interval, event.sequencer, event.work)
+        elif type(event) is he.Returned:
+            self.ownership.ran(event.interval, event.elapsed_us)
+            self._give(event.interval, event.sequencer, ev.Invoked(event.outcome, event.elapsed_us))
+        elif type(event) is he.Rested:
+            self._rest()
+        elif type(event) is he.Tick:
+            self._ring()
+        elif type(event) is he.Declined:
+            self._procedures.declined(event.token, event.refusal)
+        elif type(event) is he.Started:
+            self.begin(self.ownership.boot())
+        elif type(event) is he.ChannelOpened:
+            self._reopened(event.peer)
+        else:
+            assert_never(event)
         return out
 
     @property
@@ -262,20 +259,15 @@ class WorkerHost(Voice):
 
     def hear(self, peer: str, message: Message) -> None:
         """A message has come from a host."""
+        if type(message) is Delivery:
+            self._delivered(peer, message)
+            return
+        if type(message) is Receipt:
+            actor = self.actors.all.get(message.sender)
+            if actor is not None:
+                self.handle_core(actor, ev.AckArrived(message.number, message.epoch))
+            return
         match message:
-            case Delivery(bundle, sequencer):
-                actor = self.actors.current(bundle.target, sequencer)
-                if actor is None or actor.interval in self.closed or peer not in self._peers:
-                    return  # it is kept by its sender, or by the sender's next owner
-                if not self.ownership.doubts(actor, peer, message):
-                    self.links.came(peer, message)
-                    self.handle_core(actor, ev.BundleArrived(bundle))
-                    if bundle.frontier == MAX_TIME:
-                        self.routes.ended((bundle.subscription, bundle.producer))
-            case Receipt(_, sender, number, epoch):
-                actor = self.actors.all.get(sender)
-                if actor is not None:
-                    self.handle_core(actor, ev.AckArrived(number, epoch))
             case Hello() | Credit() if peer not in self._peers:
                 self.links.strangers.keep(peer, message)
                 self.ownership.look()
@@ -309,6 +301,17 @@ class WorkerHost(Voice):
                 if not isinstance(message, ForController):
                     assert_never(message)
                 raise AssertionError(f"a worker was told {type(message).__name__}")
+
+    def _delivered(self, peer: str, delivery: Delivery) -> None:
+        bundle = delivery.bundle
+        actor = self.actors.current(bundle.target, delivery.sequencer)
+        if actor is None or actor.interval in self.closed or peer not in self._peers:
+            return  # it is kept by its sender, or by the sender's next owner
+        if not self.ownership.doubts(actor, peer, delivery):
+            self.links.came(peer, delivery)
+            self.handle_core(actor, ev.BundleArrived(bundle))
+            if bundle.frontier == MAX_TIME:
+                self.routes.ended((bundle.subscription, bundle.producer))
 
     def _round(self, asked: RoundAsked) -> None:
         """The intervals of a loop are asked.  One that is not there yet answers when it starts."""
@@ -354,6 +357,11 @@ class WorkerHost(Voice):
         """Give a core an event now."""
         self.perform(actor, actor.core.handle(event, self.now))
         self.links.grant(actor)
+
+    def _arrived(self, rows: he.RowsArrived) -> None:
+        actor = self.actors.current(rows.interval, rows.sequencer)
+        if actor is not None:
+            self.partitions.arrived(actor, rows, self._reads.pop(rows.interval))
 
     def _due(self, interval: IntervalId, sequencer: Sequencer, work: Work) -> None:
         actor = self.actors.current(interval, sequencer)
@@ -420,14 +428,17 @@ class WorkerHost(Voice):
     # --- what goes to the store in groups ---------------------------------------------------------------------
 
     def _flush(self) -> None:
-        self._stop_at_too_much()
+        if self._tolerance is not None and (reason := too_much(self, self._tolerance)):
+            self.stop_for(reason)
         for group in self._lanes.ready():
             self.begin(self._commit(group))
         self._marks.flush()
-        self.epochs.press()
+        if self.epochs.enabled:
+            self.epochs.press()
         self.shares.look(self.now)
         self.partitions.flush()
-        self._report_when_due()
+        if self._reports is not None:
+            self._report_when_due()
 
     def _commit(self, group: Group) -> Steps:
         left, durable, began = group.writes, set[tuple[IntervalId, Seq]](), self.now
@@ -457,10 +468,6 @@ class WorkerHost(Voice):
         self.handle_core(actor, ev.Refused(refusal.seq, refusal.rows))
         self._marks.leave(actor)
 
-    def _stop_at_too_much(self) -> None:
-        if self._tolerance is not None and (reason := too_much(self, self._tolerance)):
-            self.stop_for(reason)
-
     def stop_for(self, reason: str) -> None:
         """End before the input is consumed, because too much has failed."""
         self.stopped = reason
@@ -469,7 +476,8 @@ class WorkerHost(Voice):
     # --- the end ----------------------------------------------------------------------------------------------
 
     def _rest(self) -> None:
-        self.epochs.hurry()
+        if self.epochs.enabled:
+            self.epochs.hurry()
         if not self.finished():
             return
         busy = [(actor, core) for actor, core in self.actors.intervals() if not core.quiet()]

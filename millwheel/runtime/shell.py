@@ -54,6 +54,8 @@ logger = logging.getLogger("millwheel")
 TURN_ENDED: Final = he.TurnEnded()
 RESTED: Final = he.Rested()
 
+RareEffect = he.Reach | he.Answer | he.Release | he.Notice | he.Declare | he.Ended | he.Failed
+
 
 def wall_clock_us() -> int:
     """Wall time, us."""
@@ -294,7 +296,7 @@ class Shell:
                 self._hear(host, RESTED)
 
     def _give(self, host: Host, event: he.HostEvent) -> None:
-        if type(event) is he.ChannelOpened:
+        if self._reopening and type(event) is he.ChannelOpened:
             self._reopening.discard((host.name, event.peer))
         self._stirred[host] = self._restless[host] = None
         self._hear(host, event)
@@ -349,26 +351,35 @@ class Shell:
             self._permit.check()
 
     def _perform(self, host: Host, effect: he.HostEffect) -> None:
-        match effect:  # what is frequent comes first: each case takes its time
-            case he.Tell(peer, message):
-                self._check_permit()
-                if (host.name, peer) not in self._reopening:
-                    self._leaving = self._leaving or peer not in self._names
-                    self._transport.tell(host.name, peer, message)
-            case he.Post(event):
-                self._queue.append((host, event))
-            case he.Ask(token, wish):
-                self._check_permit()
-                self._ask(host, token, wish)
-            case he.RunHooks():
-                if not self._draining:
-                    self._run(host, effect)
-            case he.ReadRows():
-                if not self._draining:
-                    self._read(host, effect)
-            case he.WakeAt(at):
-                self._wakes[host] = min(at, self._wakes.get(host, MAX_TIME))
-                self._wake_at = min(self._wake_at, at)
+        if type(effect) is he.Tell:
+            self._tell(host, effect)
+        elif type(effect) is he.Post:
+            self._queue.append((host, effect.event))
+        elif type(effect) is he.Ask:
+            self._check_permit()
+            self._ask(host, effect.token, effect.wish)
+        elif type(effect) is he.RunHooks:
+            if not self._draining:
+                self._run(host, effect)
+        elif type(effect) is he.ReadRows:
+            if not self._draining:
+                self._read(host, effect)
+        elif type(effect) is he.WakeAt:
+            if effect.at < self._wakes.get(host, MAX_TIME):
+                self._wakes[host] = effect.at
+                self._wake_at = min(self._wake_at, effect.at)
+        else:
+            self._perform_rare(effect)
+
+    def _tell(self, host: Host, tell: he.Tell) -> None:
+        if self._permit is not None:
+            self._permit.check()
+        if not self._reopening or (host.name, tell.peer) not in self._reopening:
+            self._leaving = self._leaving or tell.peer not in self._names
+            self._transport.tell(host.name, tell.peer, tell.message)
+
+    def _perform_rare(self, effect: RareEffect) -> None:
+        match effect:
             case he.Reach(addresses):
                 self._transport.peers(addresses)
             case he.Answer(interval, position):

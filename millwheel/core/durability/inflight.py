@@ -134,8 +134,6 @@ class Inflight:
 
     def submit(self, effects: list[ev.Effect], now: int) -> None:
         """Hand over checkpoints in seq order.  A weak one waits for its acks, at most for the straggler delay."""
-        if not self._entries:
-            return
         for entry in self._entries:
             if entry.submitted:
                 continue

@@ -60,6 +60,8 @@ class DurableLog:
         self._folding = False
         self._fold_goal = Seq(0)
         """Everything up to this seq is wanted in the tables, however little it is."""
+        self._stirred = False
+        """Since `fold` looked last, the log has changed, or what is durable of acks."""
         self._idle_since: int | None = None
 
     @property
@@ -93,6 +95,7 @@ class DurableLog:
 
     def put(self, entry: Uncommitted, effects: list[ev.Effect], now: int) -> None:
         """See `Durability`."""
+        self._stirred = True
         self._inflight.put(self._dated(entry), effects, now)
 
     def _dated(self, entry: Uncommitted) -> Uncommitted:
@@ -102,16 +105,20 @@ class DurableLog:
 
     def submit(self, effects: list[ev.Effect], now: int) -> None:
         """See `Durability`."""
-        self._inflight.submit(effects, now)
+        if self._inflight:
+            self._stirred = True
+            self._inflight.submit(effects, now)
 
     # --- what is heard --------------------------------------------------------------------------------------------
 
     def acked(self, number: int, now: int, epoch: int = 0) -> None:
         """See `Durability`."""
+        self._stirred = True
         self._inflight.acked(number, now)
 
     def committed(self, seq: Seq, effects: list[ev.Effect]) -> None:
         """See `Durability`."""
+        self._stirred = True
         self._inflight.committed(seq, effects)
 
     def refused(self, seq: Seq, effects: list[ev.Effect]) -> list[tuple[Cause, bool]]:
@@ -120,7 +127,7 @@ class DurableLog:
 
     def folded(self, upto: Seq) -> list[Checkpoint]:
         """See `Durability`."""
-        self._folding = False
+        self._stirred, self._folding = True, False
         return self._committed.folded(upto)
 
     # --- what is left ---------------------------------------------------------------------------------------------
@@ -153,7 +160,7 @@ class DurableLog:
 
     def want(self) -> None:
         """See `Durability`."""
-        self._fold_goal = self.seq
+        self._stirred, self._fold_goal = True, self.seq
 
     def end(self) -> None:
         """See `Durability`."""
@@ -187,12 +194,16 @@ class DurableLog:
         """See `Durability`."""
         if self._folding or not self._committed:
             return
+        hurry = self._keyed.over_limit()
+        if not (self._stirred or hurry):
+            return
+        self._stirred = False
         # What is wanted is folded together, when the last of it is durable: the acks that it may carry spare rows.
         goal = Seq(0) if self._inflight.reaches_back(self._fold_goal) else self._fold_goal
         unfolded = self._keyed.unfolded
         if unfolded >= limits.UNFOLDED_LIMIT_KEYS:
             goal = self.seq  # user code waits for it
-        if self._committed.due(goal, self._keyed.over_limit(), unfolded):
+        if self._committed.due(goal, hurry, unfolded):
             self._folding = True
             upto, images, later = self._committed.prefix(goal)
             effects.append(ev.Fold(upto, images, later, self._keyed.take_absent(upto), images[0].epoch))

@@ -185,7 +185,8 @@ class OutsideIds:
 
     def owes(self, now: int) -> bool:
         """True when the store has ids of dropped buckets, and is not deleting any."""
-        self.expire(now)
+        if now >= self.next_expiry:
+            self.expire(now)
         return not self._debts.keys() <= self._deleting.keys()
 
     def cleaning(self, now: int) -> list[OutsideIdWrites]:

@@ -479,9 +479,9 @@ class IntervalCore:
 
     def _pump(self, effects: list[ev.Effect], now: int) -> bool:
         """Start the next invocation if there is room; true when one was finished on the spot."""
-        if self._closed or self._invocation or not self._durability.has_room():
+        if self._closed or self._invocation or self._schedule.nothing(self._watermark.input, now):
             return False
-        if self._schedule.nothing(self._watermark.input, now) or self._waits_for_commit():
+        if not self._durability.has_room() or self._waits_for_commit():
             return False
         self._read_quarantine(effects)
         promised = MIN_TIME if self._held is None else self._held.promised

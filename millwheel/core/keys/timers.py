@@ -139,12 +139,12 @@ class TimerQueue:
 
         It costs a fraction of taking what is due, and is asked after each event.
         """
-        for (_, heap), until in zip(self._heaps.items(), (watermark, now, expiry), strict=True):
-            if heap.items:
-                first = heap.minimum()
-                if first is not None and first <= until:
-                    return True
-        return False
+        by_watermark, by_wall, by_expiry = self._heaps.values()
+        return bool(
+            (by_watermark.items and by_watermark.due(watermark))
+            or (by_wall.items and by_wall.due(now))
+            or (by_expiry.items and by_expiry.due(expiry))
+        )
 
     def reach(self, kind: str, until: int) -> TimerPlace:
         """The first place at which a timer may be pending that was not taken; nothing before it is due by `until`."""
@@ -158,8 +158,10 @@ class TimerQueue:
 
     def minimum(self, kind: str) -> int | None:
         """A time before which no timer of a kind is pending; None when none is pending at all."""
-        least = self._heaps[kind].minimum()
-        end = self._ends.get(kind)
+        heap = self._heaps[kind]
+        if not (heap.items or self._ends):
+            return None
+        least, end = heap.minimum(), self._ends.get(kind)
         if end is None or (least is not None and least <= end[0]):
             return least
         return end[0]

@@ -328,10 +328,10 @@ class InjectorCore:
         )  # fmt: skip
 
     def _advance(self, effects: list[ev.Effect], now: int) -> None:
+        if self._snapshots or self._advancing:
+            return  # under snapshots, positions are of epochs
         last = self._exhausted and not self._reads and not self.finished
-        if self._snapshots:
-            return  # positions are of epochs
-        if self._advancing or not (self._acked_position or last):
+        if not (self._acked_position or last):
             return
         if self._advance_due is None:
             self._advance_due = now + ADVANCE_DELAY_US
