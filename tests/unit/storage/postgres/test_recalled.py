@@ -210,6 +210,12 @@ class Aggregated(Viewed):
         stopped = [waits("d", "why", MERGED, pane("d#0", 40, b"d")), timer("d")]
         only = [waits("f", "why", MERGED, pane("f#0", 50, b"f"))]
         await self.commit(3, 1, ids=[ids(MERGED, 70, 0, 0), ids(MERGED, 72, 3)], quarantined=[*stopped, *only])
+        # Both have run, and only one of the two intervals has heard so.
+        run = [pane("g#0", 60, b"run"), pane("n#0", 60, b"run")]
+        both_run = Produced(SubscriptionId(MERGED), ProducerId(74), SequenceNumber(0), ["g", "n"], run, [69, 69])
+        await self.commit(first, 2, produced=[both_run])
+        await self.commit(3, 2, ids=[ids(MERGED, 74, 1)])
+        await self.commit(4, 1, ids=[ids(MERGED, 74, 0, 1)])
 
 
 def test_both_stores_take_back_alike(postgres: EmbeddedPostgres, pipeline: str) -> None:
