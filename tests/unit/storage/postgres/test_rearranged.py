@@ -42,7 +42,9 @@ def test_both_stores_recut_alike(postgres: EmbeddedPostgres, pipeline: str) -> N
             + [(id_, 2, *known) for id_ in new for known in ((5, 3), (5, 4), (5, 7), (5, 8), (5, 9), (6, 0))]
         )
         assert tables["opaque_id"] == sorted(
-            (id_, *known) for id_ in new for known in ((1, 60, b"o"), (2, 50, b"x"), (2, 50, b"y"), (2, 50, b"z"))
+            (id_, *known)
+            for id_ in new
+            for known in ((1, 50, b"p"), (1, 60, b"o"), (2, 50, b"x"), (2, 50, b"y"), (2, 50, b"z"))
         )
         assert [row[:5] for row in tables["production"]][-2:] == [(3, 1, 93, 0, "s"), (3, 2, 93, 0, "r")]
         assert tables["checkpoint_log"] == []

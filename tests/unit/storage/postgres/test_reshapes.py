@@ -42,7 +42,8 @@ pytestmark = pytest.mark.postgres
 
 LEASE_US = 3_600_000_000
 ONE, TWO, THREE, FOUR = map(IntervalId, (1, 2, 3, 4))
-IN, OUT = SubscriptionId(1), SubscriptionId(2)
+IN, OUT, BESIDE = SubscriptionId(1), SubscriptionId(2), SubscriptionId(3)
+"""`BESIDE` has the same producers and times as `IN`: nothing of it may count for that one."""
 
 
 class Led:
@@ -95,8 +96,8 @@ def checkpoint(**changes: Any) -> Checkpoint:
     return Checkpoint(format=CHECKPOINT_FORMAT, shape="", epoch=0, **{**parts, **by_key, **changes})
 
 
-def ids(producer: int, frontier: int, *sequences: int) -> Ids:
-    return Ids(IN, ProducerId(producer), SequenceNumber(frontier), [SequenceNumber(n) for n in sequences])
+def ids(producer: int, frontier: int, *sequences: int, of: SubscriptionId = IN) -> Ids:
+    return Ids(of, ProducerId(producer), SequenceNumber(frontier), [SequenceNumber(n) for n in sequences])
 
 
 def produced(producer: int, first: int, *keys: str) -> Produced:
@@ -132,12 +133,14 @@ def test_what_was_delivered_to_an_interval_was_delivered_to_all_that_it_is_split
         timers = TimerWrites([*"abe"], [""] * 3, ["watermark"] * 3, [7, 8, 9])
         await led.fold(
             ONE,
-            ids=[ids(5, 3, 4, 9), ids(6, 0, 1)],
+            ids=[ids(5, 3, 4, 9), ids(6, 0, 1), ids(5, 2, 7, of=BESIDE)],
             produced=[produced(77, 0, "a", "e", "x")],
             state=state,
             timers=timers,
-            outside=[OutsideIdWrites(IN, 50, [b"x", b"y"]), OutsideIdWrites(IN, 60, [b"z"])],
-        )
+            outside=[
+                OutsideIdWrites(IN, 50, [b"x", b"y"]), OutsideIdWrites(IN, 60, [b"z"]), OutsideIdWrites(BESIDE, 50, [b"o"]),
+            ],
+        )  # fmt: skip
         before = dict(led.store.ownership) if isinstance(led.store, MemoryStore) else None
         made = await led.reshape([ONE], ("c", "e"))
         assert made == (ONE, FOUR, IntervalId(5))
@@ -154,12 +157,15 @@ def test_what_was_delivered_to_an_interval_was_delivered_to_all_that_it_is_split
             assert recovered.ids == [
                 Delivered(IN, ProducerId(5), SequenceNumber(3), SequenceNumber(9)),
                 Delivered(IN, ProducerId(6), SequenceNumber(0), SequenceNumber(1)),
+                Delivered(BESIDE, ProducerId(5), SequenceNumber(2), SequenceNumber(7)),
             ]
-            assert recovered.outside == [OutsideBucket(IN, 50, 2), OutsideBucket(IN, 60, 1)]
+            assert recovered.outside == [
+                OutsideBucket(IN, 50, 2), OutsideBucket(IN, 60, 1), OutsideBucket(BESIDE, 50, 1),
+            ]  # fmt: skip
         for id_ in made:
             sequences = [SequenceNumber(n) for n in (3, 4, 9)]
             assert await led.store.find_ids(id_, IN, ProducerId(5), sequences) == {4, 9}
-            assert await led.store.find_outside_ids(id_, IN, 0, [b"x", b"q"]) == {b"x"}
+            assert await led.store.find_outside_ids(id_, IN, 0, [b"x", b"q", b"o"]) == {b"x"}
         # The sender's frontier rests on all that a producer has sent, so all of it stays with one sender.
         sent = [[bundle.keys for bundle in found[id_].productions] for id_ in made]  # type: ignore[union-attr]
         assert sent == [[["a", "e", "x"]], [], []]
@@ -202,9 +208,12 @@ def test_what_is_cut_off_is_behind_what_the_whole_had_sent_until_all_of_that_is_
 
 def test_a_merge_unites_what_was_delivered_and_what_is_not_acked(postgres: EmbeddedPostgres, pipeline: str) -> None:
     async def test(led: Led) -> None:
-        outside = [OutsideIdWrites(IN, 50, [b"x", b"y"])]
-        await led.fold(ONE, ids=[ids(5, 0, 1, 2), ids(6, 4, 9)], produced=[produced(77, 0, "a")], outside=outside)
-        outside = [OutsideIdWrites(IN, 50, [b"y", b"z"]), OutsideIdWrites(IN, 70, [b"w"])]
+        outside = [OutsideIdWrites(IN, 50, [b"x", b"y"]), OutsideIdWrites(BESIDE, 50, [b"y"])]
+        known = [ids(5, 0, 1, 2), ids(6, 4, 9), ids(5, 0, 1, of=BESIDE)]
+        await led.fold(ONE, ids=known, produced=[produced(77, 0, "a")], outside=outside)
+        outside = [
+            OutsideIdWrites(IN, 50, [b"y", b"z"]), OutsideIdWrites(IN, 70, [b"w"]), OutsideIdWrites(BESIDE, 50, [b"z"]),
+        ]  # fmt: skip
         await led.fold(TWO, ids=[ids(5, 2, 3), ids(7, 0, 8)], produced=[produced(78, 0, "b", "c")], outside=outside)
         assert await led.reshape([ONE, TWO]) == (ONE,)
         agreed = await led.store.cluster_map()
@@ -213,11 +222,13 @@ def test_a_merge_unites_what_was_delivered_and_what_is_not_acked(postgres: Embed
         recovered = await led.store.recover(ONE, owned[ONE])
         assert recovered is not None
         assert [(found.producer, found.frontier, found.top) for found in recovered.ids] == [
-            (5, 2, 3), (6, 4, 9), (7, 0, 8),
+            (5, 2, 3), (6, 4, 9), (7, 0, 8), (5, 0, 1),
         ]  # fmt: skip
         assert await led.store.find_ids(ONE, IN, ProducerId(5), [SequenceNumber(n) for n in (2, 3, 4)]) == {2, 3}
         assert [(bundle.producer, bundle.keys) for bundle in recovered.productions] == [(77, ["a"]), (78, ["b", "c"])]
-        assert recovered.outside == [OutsideBucket(IN, 50, 3), OutsideBucket(IN, 70, 1)]
+        assert recovered.outside == [
+            OutsideBucket(IN, 50, 3), OutsideBucket(IN, 70, 1), OutsideBucket(BESIDE, 50, 2),
+        ]  # fmt: skip
         asked = [b"w", b"x", b"y", b"z", b"q"]
         assert await led.store.find_outside_ids(ONE, IN, 0, asked) == {b"w", b"x", b"y", b"z"}
         # A worker that was to have the one that is gone is fenced, and goes on with the others.
