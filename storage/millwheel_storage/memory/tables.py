@@ -170,7 +170,7 @@ class MemoryTables:
     def unite(self, interval: IntervalId, others: Iterable[IntervalId]) -> None:
         """What was delivered to the `others`, and what they sent, is the interval's."""
         for other in others:
-            self.follows.setdefault(interval, set()).update(self.follows.pop(other, set()))
+            self.follows.pop(other, None)
             delivered, frontiers = self.delivered.setdefault(interval, {}), self.frontiers.setdefault(interval, {})
             for channel, frontier in self.frontiers.pop(other, {}).items():
                 frontiers[channel] = max(frontier, frontiers.get(channel, frontier))

@@ -60,6 +60,8 @@ FOLLOW: Final = """
 UPDATE interval n SET follows = o.follows || ARRAY(SELECT DISTINCT producer FROM production WHERE interval_id = o.id)
 FROM interval o WHERE o.id = %(interval)s AND n.id = ANY(%(new)s::bigint[])
 """
+"""A merge changes nothing here: what lies between a part and what it was cut from was cut off with it, or is merged too."""
+
 COPY: Final = (COPY_IDS, COPY_FRONTIERS, COPY_BUCKETS, COPY_SUSPICION, ADD_OWNERS, FOLLOW)
 
 # A merge
@@ -111,13 +113,7 @@ DELETE FROM opaque_id WHERE bucket = ANY(ARRAY(
     SELECT number FROM opaque_bucket WHERE interval_id = ANY(%(others)s::bigint[])
 ))
 """
-UNITE_FOLLOWS: Final = """
-UPDATE interval SET follows = ARRAY(
-    SELECT DISTINCT unnest(follows) FROM interval WHERE id = %(interval)s OR id = ANY(%(others)s::bigint[])
-) WHERE id = %(interval)s
-"""
 UNITE: Final = (
-    UNITE_FOLLOWS,
     UNITE_FRONTIERS,
     UNITE_IDS,
     COLLECT_UNITED,
