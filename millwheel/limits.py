@@ -532,6 +532,10 @@ MINIMA_STRETCH: Final = 512
 TURN_US: Final = 4_000
 """What a turn of the shell's loop may take, us: then input and output have their time."""
 
+LONG_TURN_US: Final = 1_000
+"""After a turn of so many us the event loop turns twice, so that an answer of the store that has come is heard at once and
+not after one more turn.  That takes 10 us."""
+
 LAST_WORDS_LIMIT_S: Final = 2.0
 """What the last write of marks may take when a run ends, s: without it the store suspects what is innocent."""
 

@@ -38,7 +38,7 @@ from millwheel.host.progress import Progress, progress_of
 from millwheel.host.requests import StoreCall
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId
-from millwheel.limits import LAST_WORDS_LIMIT_S, TURN_US
+from millwheel.limits import LAST_WORDS_LIMIT_S, LONG_TURN_US, TURN_US
 from millwheel.model import MAX_TIME
 from millwheel.ports import Store, Transport
 from millwheel.runtime.failures import Failures, OnFailure, hooks_fail, log_failure
@@ -251,10 +251,14 @@ class Shell:
             if self._failure is not None:
                 raise self._failure
             self._check_permit()
+            began = time.perf_counter_ns()
             self._turn()
             self._end_turn()
             if self._queue or self._answers or self._ended:
                 await asyncio.sleep(0)
+                if self._tasks and time.perf_counter_ns() - began >= LONG_TURN_US * 1_000:
+                    # The event loop has read what has come, and nobody has it yet: it would wait for one more turn.
+                    await asyncio.sleep(0)
             else:
                 await self._sleep()
 

@@ -26,6 +26,7 @@ from millwheel.host.restated import Restated
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.runtime import shell
 from tests.planted import Patches, mutant, only
 
 # --- group commit -------------------------------------------------------------------------------------------------
@@ -452,3 +453,9 @@ def early_rows() -> Patches:
 def late_rows_in_time() -> Patches:
     """A replay gives late rows before the watermark has passed them."""
     return {(Paces, "_overtaken"): lambda self, actor, pace: True}
+
+
+@only("tests/unit/runtime/test_shell.py::test_an_answer_that_has_come_during_a_long_turn_is_heard_in_the_next_one")
+def answers_wait() -> Patches:
+    """An answer of the store that has come while a hook ran waits for the next one."""
+    return {(shell, "LONG_TURN_US"): 10**12}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -20,7 +21,7 @@ from millwheel.host.messages import Message, Receipt
 from millwheel.host.requests import StillOwned
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId, Seq, Sequencer
-from millwheel.limits import TURN_US
+from millwheel.limits import LONG_TURN_US, TURN_US
 from millwheel.ports import MarkWrite
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.runtime.shell import Shell, wall_clock_us
@@ -371,3 +372,39 @@ def test_what_hooks_have_done_before_a_stop_is_committed_and_no_hook_runs_after_
     assert run.stopped
     assert len(made.calls) == 10
     assert Results(pipeline.graph(), store).state("Stopper", "all") == {"count": 10}
+
+
+def test_an_answer_that_has_come_during_a_long_turn_is_heard_in_the_next_one() -> None:
+    """The event loop reads it in one turn of its own, and whoever waits for it goes on in the next."""
+    ready, other = socket.socketpair()
+    other.send(b"the answer")
+
+    class Reading(MemoryStore):
+        async def still_owned(self, owners: Any) -> set[IntervalId]:
+            loop, come = asyncio.get_running_loop(), asyncio.Event()
+            loop.add_reader(ready, come.set)
+            await come.wait()
+            loop.remove_reader(ready)
+            return set()
+
+    class Busy(Noting):
+        def handle(self, event: he.HostEvent, now: int) -> list[he.HostEffect]:
+            super().handle(event, now)
+            if type(event) is he.Answered:
+                return [he.Ended()]
+            if type(event) is he.TurnEnded:
+                return []
+            time.sleep(2 * LONG_TURN_US / 1e6)
+            asked: list[he.HostEffect] = [he.Ask(1, StillOwned({}))] if isinstance(event, he.Started) else []
+            return [*asked, he.Post(he.Tick())]
+
+    host = Busy("busy")
+
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            await Shell(store=Reading(), transport=LocalTransport(), others=[host]).serve()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, ready, other:
+        runner.run(main())
+    turns = host.kinds()[: host.kinds().index("Answered")].count("TurnEnded")
+    assert turns == 2, "it is asked at the end of the first turn, and read after the second at the latest"
