@@ -341,7 +341,12 @@ def test_what_is_known_of_a_key_that_is_here_in_part_is_right(
             rows = [(key, *slot, found) for slot, found in folded.get(key, {}).items() if slot[0] == cell]
             asked[key] = wanted, [row for row in rows if value is None or row[2] == entry]
         elif step == "fill" and key in asked and key in cache.partial:
-            cache.fill(*asked.pop(key))
+            lacking, answer = asked.pop(key)
+            cache.fill(lacking, answer)
+            partial = cache.partial[key]
+            assert not [one for one in lacking if partial.lacks(*one[1:]) and one[1:] not in cache.cells(key)], (
+                "it would be asked for again and again"
+            )
         elif step == "write" and not cache.missing({key: None}):
             plain: dict[str, dict[str, bytes | None]] = {} if entry else {cell: {key: value}}
             cache.write_all(InvocationOutcome(plain, {cell: {key: {entry: value}}} if entry else {}), Seq(seq))
