@@ -67,6 +67,12 @@ from millwheel.model import MAX_TIME, MIN_TIME, format_time
 from millwheel.ports import MarkWrite
 from millwheel.work import Work
 
+RareWish = (
+    folded.TableEffect | ev.AnswerRound | ev.Advance | ev.RowsKept | ev.Mark | ev.Unmark | ev.RestartInterval | ev.Settled
+    | ev.PartWritten | ev.PositionNoted | ev.Halt
+)  # fmt: skip
+"""What a core wants less often than with each record."""
+
 
 class WorkerHost(Voice):
     """One worker.  `name` is its own address, `controller` that of the controller.
@@ -374,49 +380,54 @@ class WorkerHost(Voice):
     def perform(self, actor: Actor, effects: list[ev.Effect]) -> None:
         """Perform effects of a core, in order."""
         for effect in effects:
-            match effect:
-                case ev.Send(bundle):
-                    self.links.send(actor, bundle)
-                case ev.Ack(sender, number, epoch):
-                    self.links.acknowledge(actor, sender, number, epoch)
-                case ev.Invoke(work):
-                    self._invoke(actor, work)
-                case ev.Commit(write):
-                    self._lanes.submit(write)
-                case ev.ReportWatermark(value):
-                    self.report(WatermarkReport(actor.owner, actor.interval, value, actor.sequencer, actor.core.label))
-                case ev.AnswerRound(round_, minimum):
-                    self.answer(RoundAnswered(actor.interval, actor.sequencer, round_, minimum, actor.core.label))
-                case ev.SetAlarm(at):
-                    if self._alarms.set(at, actor.interval):
-                        self._out.append(he.WakeAt(at))
-                case ev.Read(limit):
-                    self.partitions.read(actor, limit)
-                case ev.Advance():
-                    self.partitions.advance(actor, effect)
-                case ev.RowsKept(position):
-                    self._out.append(he.Answer(actor.interval, position))
-                case ev.Mark() | ev.Unmark():
-                    self._marks.perform(actor, effect)
-                case ev.RestartInterval(inherited) if self.epochs.enabled:
-                    self.epochs.go_back(actor, inherited)
-                case ev.RestartInterval(inherited):
-                    self.restarts.begin(actor, inherited)
-                case ev.Settled():
-                    self.adoption.settle(actor, set())
-                case ev.PartWritten():
-                    self.epochs.written(actor, effect)
-                case ev.PositionNoted():
-                    self.epochs.noted(actor, effect)
-                case ev.Halt(reason):
-                    self.ownership.fenced(actor, reason)
-                case (
-                    ev.Load() | ev.LoadSlots() | ev.LoadTimers() | ev.LookupIds() | ev.ReadOutsideIds() | ev.Fold()
-                    | ev.FetchQuarantine()
-                ):  # fmt: skip
-                    self.begin(folded.steps(actor, effect, self.tell))
-                case _:
-                    assert_never(effect)
+            if type(effect) is ev.SetAlarm:
+                if self._alarms.set(effect.at, actor.interval):
+                    self._out.append(he.WakeAt(effect.at))
+            elif type(effect) is ev.Send:
+                self.links.send(actor, effect.bundle)
+            elif type(effect) is ev.Ack:
+                self.links.acknowledge(actor, effect.sender, effect.number, effect.epoch)
+            elif type(effect) is ev.Invoke:
+                self._invoke(actor, effect.work)
+            elif type(effect) is ev.Commit:
+                self._lanes.submit(effect.write)
+            elif type(effect) is ev.ReportWatermark:
+                core = actor.core
+                self.report(WatermarkReport(actor.owner, actor.interval, effect.value, actor.sequencer, core.label))
+            elif type(effect) is ev.Read:
+                self.partitions.read(actor, effect.limit)
+            else:
+                self._perform_rare(actor, effect)
+
+    def _perform_rare(self, actor: Actor, effect: RareWish) -> None:
+        match effect:
+            case ev.AnswerRound(round_, minimum):
+                self.answer(RoundAnswered(actor.interval, actor.sequencer, round_, minimum, actor.core.label))
+            case ev.Advance():
+                self.partitions.advance(actor, effect)
+            case ev.RowsKept(position):
+                self._out.append(he.Answer(actor.interval, position))
+            case ev.Mark() | ev.Unmark():
+                self._marks.perform(actor, effect)
+            case ev.RestartInterval(inherited) if self.epochs.enabled:
+                self.epochs.go_back(actor, inherited)
+            case ev.RestartInterval(inherited):
+                self.restarts.begin(actor, inherited)
+            case ev.Settled():
+                self.adoption.settle(actor, set())
+            case ev.PartWritten():
+                self.epochs.written(actor, effect)
+            case ev.PositionNoted():
+                self.epochs.noted(actor, effect)
+            case ev.Halt(reason):
+                self.ownership.fenced(actor, reason)
+            case (
+                ev.Load() | ev.LoadSlots() | ev.LoadTimers() | ev.LookupIds() | ev.ReadOutsideIds() | ev.Fold()
+                | ev.FetchQuarantine()
+            ):  # fmt: skip
+                self.begin(folded.steps(actor, effect, self.tell))
+            case _:
+                assert_never(effect)
 
     def _ring(self) -> None:
         for interval in self._alarms.due(self.now):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from typing import final
 
 from msgspec import Struct
 
@@ -77,7 +78,7 @@ class Invoked(Struct, frozen=True, gc=False):
 
 
 class Marked(Struct, frozen=True, gc=False):
-    """The mark of `Mark` is durable, and the invocation may run."""
+    """The mark is durable: the invocation may run."""
 
 
 class CommitDone(Struct, frozen=True, gc=False):
@@ -166,7 +167,7 @@ class ChannelsEnded(Struct, frozen=True, gc=False):
 
 
 class RedriveAsked(Struct, frozen=True, gc=False):
-    """A user asked to redrive the quarantines of `keys`, which are distinct.  Keys may be asked for repeatedly."""
+    """A user asked to redrive the quarantines of distinct `keys`, perhaps repeatedly."""
 
     keys: list[str]
 
@@ -260,6 +261,7 @@ class LoadTimers(Struct, frozen=True, gc=False):
     limit: int
 
 
+@final
 class Invoke(Struct, frozen=True, gc=False):
     """Run user code."""
 
@@ -283,6 +285,7 @@ class Unmark(Struct, frozen=True, gc=False):
     trusted: bool = False
 
 
+@final
 class Commit(Struct, frozen=True, gc=False):
     """Insert one log row; an interval's commits are submitted, and must be applied, in seq order."""
 
@@ -323,12 +326,14 @@ class Fold(Struct, frozen=True, gc=False):
     epoch: int = 0
 
 
+@final
 class Send(Struct, frozen=True, gc=False):
     """Deliver a bundle to `bundle.target`."""
 
     bundle: Bundle
 
 
+@final
 class Ack(Struct, frozen=True, gc=False):
     """Tell `sender` that its bundle `number` is durable here, in `epoch`."""
 
@@ -337,12 +342,14 @@ class Ack(Struct, frozen=True, gc=False):
     epoch: int = 0
 
 
+@final
 class SetAlarm(Struct, frozen=True, gc=False):
-    """Ring at wall time `at` (us); a later SetAlarm does not cancel an earlier one."""
+    """Ring at wall time `at`, us; a later one does not cancel it."""
 
     at: int
 
 
+@final
 class ReportWatermark(Struct, frozen=True, gc=False):
     """This interval's low watermark for the authority."""
 
@@ -366,6 +373,7 @@ class FetchQuarantine(Struct, frozen=True, gc=False):
     limit: int
 
 
+@final
 class Read(Struct, frozen=True, gc=False):
     """Read at most `limit` rows of the source partition."""
 

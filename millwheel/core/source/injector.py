@@ -127,6 +127,8 @@ class InjectorCore:
         match event:
             case ev.RowsRead():
                 self._read(event, effects, now)
+            case ev.AlarmRang():
+                pass
             case ev.AckArrived(number):
                 self._acked(number)
             case ev.Resend(target):
@@ -137,8 +139,6 @@ class InjectorCore:
                 self._pass_barrier(epoch, effects)
             case ev.Advanced(position, finished):
                 self._advanced(position, finished, effects)
-            case ev.AlarmRang():
-                pass
             case ev.WriteFenced():
                 self.halted = True
                 self.rows.refuse()
