@@ -170,6 +170,19 @@ async def _controller(plan: ProcessPlan) -> RunEnding | None:
         return None if shell.stopped else host.ending
 
 
+class _MemberStore(PostgresStore):
+    """The store of a member.  Whoever leaves renews no more: its keeper would take the lease that is gone for a lost one."""
+
+    kept: tuple[int, KeptLease] | None = None
+    """The member and its lease."""
+
+    async def leave(self, incarnation: int) -> None:
+        """See `ClusterStore.leave`."""
+        if self.kept is not None and self.kept[0] == incarnation:
+            self.kept[1].close()
+        await super().leave(incarnation)
+
+
 async def _served(shell: Shell) -> None:
     with signals_stop(shell):
         await shell.serve()
@@ -177,7 +190,7 @@ async def _served(shell: Shell) -> None:
 
 @asynccontextmanager
 async def _joined(plan: ProcessPlan, role: str) -> AsyncIterator[Membership]:
-    store = PostgresStore(plan.url, plan.pipeline.name)
+    store = _MemberStore(plan.url, plan.pipeline.name)
     transport = GrpcTransport(plan.listen, plan.certificates)
     try:
         address = advertised(await transport.start(), plan.advertise)
@@ -191,6 +204,7 @@ async def _joined(plan: ProcessPlan, role: str) -> AsyncIterator[Membership]:
                     extra={"facts": {"host": f"{role[0]}{member.incarnation}", "address": address}})  # fmt: skip
         of = LeaseOf(plan.url, store.schema, member.incarnation, plan.lease_us)
         with KeptLease(of, before) as lease:
+            store.kept = (member.incarnation, lease)
             yield Membership(member.incarnation, store, transport, lease)
             await transport.close()
             with suppress(StoreError, TimeoutError):  # then others wait for the lease to run out

@@ -18,8 +18,12 @@ import msgspec
 import pytest
 
 from millwheel import Computation, Context, JsonCoder, Pipeline, Record, Stream, subscribe
+from millwheel.cluster import RunEnding
 from millwheel.errors import Fenced
-from millwheel.limits import LEASE_LOOK_S
+from millwheel.host.progress import Progress
+from millwheel.limits import LEASE_LOOK_S, LEASE_RENEW_S
+from millwheel.processes import ProcessPlan, _controller, _worker
+from millwheel.runtime.failures import log_failure
 from millwheel.runtime.lease import KeptLease, LeaseOf
 from millwheel.runtime.lease_keeper import RENEWED, boot_ns, is_stopped
 from millwheel_injectors import IterableSource
@@ -40,13 +44,18 @@ class Pass(Computation[int]):
         pass
 
 
+def piped(name: str) -> Pipeline:
+    wired = Pipeline(name)
+    wired.inject(IterableSource("numbers", [(1, 1)]), into=rows)
+    wired.add(Pass, [subscribe(rows, str)])
+    return wired
+
+
 def joined(url: str, name: str, lease_us: int = LEASE_US) -> tuple[LeaseOf, int]:
     """A new member of a new pipeline's cluster, and when it had not joined yet."""
 
     async def join() -> int:
-        wired = Pipeline(name)
-        wired.inject(IterableSource("numbers", [(1, 1)]), into=rows)
-        wired.add(Pass, [subscribe(rows, str)])
+        wired = piped(name)
         store = PostgresStore(url, name)
         try:
             await store.open_pipeline(wired.graph().shape())
@@ -215,6 +224,7 @@ def test_a_renewal_counts_from_when_it_was_asked_for_and_not_from_when_it_was_he
 
 SENDER = """
 import asyncio, sys
+from millwheel.cluster import RunEnding
 from millwheel.errors import Fenced
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Receipt
@@ -318,3 +328,25 @@ def test_ctrl_c_does_not_end_the_keeper_before_its_parent(sender: Sender) -> Non
         os.kill(sender.keeper, number)
     time.sleep(0.3)
     assert exists(sender.keeper)
+
+
+def test_a_process_that_leaves_in_order_has_not_lost_its_lease(
+    monkeypatch: pytest.MonkeyPatch, postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    """The store takes the lease away, and its answer takes longer than the time between two renewals."""
+    leave = PostgresStore.leave
+
+    async def slow_leave(self: PostgresStore, incarnation: int) -> None:
+        await leave(self, incarnation)
+        await asyncio.sleep(2 * LEASE_RENEW_S)
+
+    monkeypatch.setattr(PostgresStore, "leave", slow_leave)
+    worker = _worker(ProcessPlan(piped(pipeline), postgres.url, "w", lease_us=SENDER_LEASE_US), None, log_failure)
+    controller = _controller(ProcessPlan(piped(pipeline), postgres.url, "c", lease_us=SENDER_LEASE_US))
+
+    async def both() -> tuple[tuple[Progress, bool], RunEnding | None]:
+        async with asyncio.timeout(WAIT_S):
+            return await asyncio.gather(worker, controller)
+
+    (progress, over), ending = asyncio.run(both())
+    assert (progress.injected, over, ending is not None) == (1, True, True)
