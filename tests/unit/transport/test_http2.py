@@ -373,6 +373,33 @@ def test_who_speaks_something_else_is_let_go(data: bytes) -> None:
     asyncio.run(scenario())
 
 
+def test_the_room_that_padding_takes_is_given_back() -> None:
+    """Else a stream, and then its connection, would stand still when enough of it has come."""
+
+    async def read_all(stream: Http2Stream) -> None:
+        while await stream.read() is not None:
+            pass
+
+    async def scenario() -> None:
+        async with raw_end(read_all) as end:
+            number = end.open()
+            padding, room = 0, end.h2.local_flow_control_window(number)
+            while padding < 2 * room:
+                room = max(room, end.h2.local_flow_control_window(number))  # the other end agrees to more at first
+                if end.h2.local_flow_control_window(number) > 512:
+                    end.h2.send_data(number, struct.pack(">?I", False, 0), pad_length=255)
+                    padding += 256
+                else:
+                    end.flush()
+                    async with asyncio.timeout(10):
+                        end.h2.receive_data(await end.reader.read(65_536))
+            end.h2.end_stream(number)
+            end.flush()
+            assert (await end.status())["grpc-status"] == "0"
+
+    asyncio.run(scenario())
+
+
 def test_who_sends_more_than_there_is_room_for_is_let_go() -> None:
     held: list[int] = []
 
