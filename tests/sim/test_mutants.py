@@ -56,7 +56,7 @@ FIRST_SEEDS = {
     "A cancelled timer is pending again when its key leaves quarantine": 20,
     "A write does not extend the life of its key": 8,
     "A key expires though it has a hold": 14,
-    "A key expires though it is in quarantine": 113,
+    "A key expires though it is in quarantine": 135,
     "The life of a key is counted from its record, also when the watermark is past that": 21,
     "The end of the input expires what is left": 8,
     "When a row of one interval is refused, the whole group counts as committed": 8,
