@@ -605,6 +605,9 @@ BEHIND_LOOK_US: Final = 10_000
 """Between two looks whether receivers have acked what was sent before an interval was cut.  An owner folds acks when it is
 idle, or after 1,000 checkpoints."""
 
+BEHIND_NOTE_US: Final = 5 * 1_000_000
+"""After so long a wait for these acks the log says so: mostly it takes some milliseconds."""
+
 HAND_OVER_LIMIT_US: Final = 5 * 1_000_000
 """For a planned move; then the leader places an interval without the word of its owner, and the fence does the rest."""
 

@@ -23,7 +23,7 @@ from millwheel.host.messages import IntervalSettled, Unsettled
 from millwheel.host.procedures import Steps
 from millwheel.host.requests import BehindOthers, ReadWatermarks, Recover
 from millwheel.ids import IntervalId, Sequencer
-from millwheel.model import MIN_TIME
+from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import IntervalRow
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class Adoption:
 
         What is of intervals that this one does not get stays here: it may get them after the next going back.
         """
+        self._behind_since: dict[IntervalId, int] = {}
+        """When an interval was first found to be behind others, us."""
         self._unsettled: set[IntervalId] = set()
         """Intervals with productions of an earlier version of the pipeline, on streams that they no longer list."""
 
@@ -96,6 +98,13 @@ class Adoption:
         if worker.epochs.enabled or not asked:
             return set()
         found: set[IntervalId] = yield BehindOthers(tuple(asked))
+        for interval in sorted(found):
+            if worker.now - self._behind_since.setdefault(interval, worker.now) >= limits.BEHIND_NOTE_US:
+                self._behind_since[interval] = MAX_TIME  # it is said once
+                worker.note(
+                    f"{places[interval]}: interval {interval}, which other split keys cut off, starts when receivers have "
+                    "taken what was sent for its keys before; they are behind, or not served"
+                )
         return found
 
     def follows(self, interval: IntervalId, computation: str, still: Callable[[], bool]) -> Steps:

@@ -130,6 +130,17 @@ def test_an_interval_that_was_cut_off_starts_when_receivers_have_what_was_sent_b
     assert hand.owned() == {ONE}
 
 
+def test_an_interval_that_was_cut_off_and_waits_for_long_says_so_once(hand: ClusterHand) -> None:
+    hand.held = BehindOthers
+    hand.place(ONE, owner=hand.mine)
+    for said in (0, 1, 1):
+        (asked,), hand.waiting = hand.waiting, []
+        hand.give(he.Answered(asked.token, {ONE}))
+        assert sum("which other split keys cut off" in text for text in hand.noted) == said
+        hand.now += limits.BEHIND_NOTE_US
+        hand.pass_time()
+
+
 def test_an_interval_that_was_cut_off_and_has_another_owner_by_now_is_not_waited_for(hand: ClusterHand) -> None:
     hand.held = BehindOthers
     hand.place(ONE, owner=hand.mine)
