@@ -212,7 +212,8 @@ class Committed:
         silent = {*names} - {one.standstill.name for one in standing} - sources - {computation}
         near = self._graph.bounds(computation)
         stored = [held for name in silent for held in self._stored(name, watermarks.get(name, MIN_TIME), name in near)]
-        return [*sorted(said, key=_when), *self._unserved(names, watermarks), *sorted(stored, key=_when)]
+        idle = [*self._unserved(names, watermarks), *self._waiting(computation, watermarks)]
+        return [*sorted(said, key=_when), *idle, *sorted(stored, key=_when)]
 
     def _stored(self, name: str, watermark: int, near: bool) -> list[Held]:
         """What the store has of what keeps the watermark of a computation or a source; `near` when that is shown anyway."""
@@ -239,6 +240,22 @@ class Committed:
             for name, what, owner in places
             if name in names and owner not in alive and watermarks.get(name, MIN_TIME) < MAX_TIME
         ]
+
+    def _waiting(self, computation: str, watermarks: Mapping[str, int]) -> list[Held]:
+        """Intervals of it, and of all upstream, that have not begun.  Sources upstream may wait for them as well."""
+        upstream, ahead = set[str](), [computation]
+        while ahead:
+            name = ahead.pop()
+            if name not in upstream:
+                upstream.add(name)
+                ahead += self._bounds_of(name)
+        return [
+            Held(
+                "behind", watermarks.get(row.computation, MIN_TIME),
+                f"interval {row.id} of {row.computation}, until receivers have taken what was sent before it was cut off",
+            )
+            for row in self.reader.waiting_intervals() if row.computation in upstream
+        ]  # fmt: skip
 
     def _back_edges(self, computation: str, watermarks: Mapping[str, int]) -> list[Held]:
         """Edges that close a loop at it.  Who sends on them does not bound its input, but the floor of the loop does."""

@@ -363,6 +363,33 @@ def test_explain_names_the_productions_of_the_computation_asked_for_only(
         )
 
 
+def test_explain_names_the_interval_that_waits_behind_what_was_sent_before_it_was_cut_off(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    store = PostgresStore(postgres.url, pipeline)
+    run_until(word_count(pipeline, ROWS), store, lambda run: run.progress().checkpoints > 0)
+    recut = word_count(pipeline, ROWS, split={"split_keys": ["g"]})
+    asyncio.run(opened_only(recut, PostgresStore(postgres.url, pipeline)))
+    with Committed(recut, postgres.url) as committed:
+        assert {oldest.computation for oldest in committed.reader.oldest_productions()} == {"Split"}
+        (waiting,) = committed.reader.waiting_intervals()
+        assert (waiting.computation, waiting.low) == ("Split", "g")
+        for name in ("Split", "Count"):
+            found = [held.what for held in committed.explain(name) if held.kind == "behind"]
+            assert [what.split(",")[0] for what in found] == [f"interval {waiting.id} of Split"]
+        with psycopg.connect(postgres.url, autocommit=True) as connection:
+            connection.execute(f'DELETE FROM "{pipeline}".production')
+        assert "behind" not in {held.kind for held in committed.explain("Count")}
+
+
+async def opened_only(made: Pipeline, store: PostgresStore) -> None:
+    """As a run of it begins: the intervals are cut as it says."""
+    try:
+        await store.open_pipeline(made.graph().shape())
+    finally:
+        await store.close()
+
+
 class Keeper(Computation[str]):
     """Sends on, and holds the watermark if the record says so."""
 

@@ -96,6 +96,13 @@ class Reader:
             for number, computation, low, high in rows
         ]
 
+    def waiting_intervals(self) -> list[IntervalRow]:
+        """Intervals that take nothing yet: what was sent for their keys, before they were cut off, is not taken yet."""
+        with self._snapshot():
+            found = {row.id: row for row in self.intervals()}
+            behind = self._connection.execute(opening.BEHIND_OTHERS, (list(found),)).fetchall()
+        return [found[number] for (number,) in sorted(behind)]
+
     def computations(self) -> dict[str, int]:
         """Computation names and their durable numbers."""
         return self._numbers("computation")
