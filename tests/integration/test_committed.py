@@ -425,13 +425,11 @@ def test_explain_of_an_embedded_run_names_the_hold_that_keeps_a_watermark_furthe
     made = three_steps(pipeline, IterableSource("texts", [("hold", 60)]))
     with Committed(made, postgres.url) as committed:
 
-        def held(
-            run: EmbeddedRun,
-        ) -> bool:  # by the hold alone: until its end is stored, the source keeps it at 60 as well
-            return (run.progress().watermarks.get("Count"), committed.reader.watermarks().get("source:texts")) == (
-                60,
-                MAX_TIME,
-            )
+        def held(run: EmbeddedRun) -> bool:
+            """By the hold alone: until its end is stored, the source keeps the watermark as well."""
+            if run.progress().watermarks.get("Count") != 60:
+                return False
+            return committed.reader.watermarks().get("source:texts") == MAX_TIME
 
         run_until(made, PostgresStore(postgres.url, pipeline), held)
         assert committed.explain("Count")[0] == Held("hold", 60, "key 'hold' in Keeper")
@@ -464,13 +462,11 @@ def test_explain_says_where_a_watermark_is_kept_further_upstream_by_what_is_in_m
     made = three_steps(pipeline, IterableSource("texts", [("hold", 60)]))
     with Committed(made, postgres.url) as committed:
 
-        def held(
-            run: EmbeddedRun,
-        ) -> bool:  # by the hold alone: until its end is stored, the source keeps it at 60 as well
-            return (run.progress().watermarks.get("Count"), committed.reader.watermarks().get("source:texts")) == (
-                60,
-                MAX_TIME,
-            )
+        def held(run: EmbeddedRun) -> bool:
+            """By the hold alone: until its end is stored, the source keeps the watermark as well."""
+            if run.progress().watermarks.get("Count") != 60:
+                return False
+            return committed.reader.watermarks().get("source:texts") == MAX_TIME
 
         run_until(made, PostgresStore(postgres.url, pipeline), held)
         with psycopg.connect(postgres.url, autocommit=True) as connection:
