@@ -13,7 +13,7 @@ from typing import Final
 from millwheel.bundles import RecoveredInterval
 from millwheel.cluster import Senders
 from millwheel.core.ids.dedup import Channel
-from millwheel.core.interval.machine import Config
+from millwheel.core.interval.config import Config
 from millwheel.errors import InvariantError
 from millwheel.graph import Graph
 from millwheel.ids import IntervalId, ProducerId, Sequencer, SubscriptionId

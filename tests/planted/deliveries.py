@@ -65,10 +65,10 @@ def split_bundle_acked_at_its_head() -> Patches:
     original = Inbox._take_first
 
     def take(self: Inbox, records: int, size_bytes: int) -> Any:
-        bundle = self._items[0]
+        bundle = self[0]
         item = original(self, records, size_bytes)
         if item is not bundle:
-            item.number, self._items[0].number = self._items[0].number, 0
+            item.number, self[0].number = self[0].number, 0
         return item
 
     return {(Inbox, "_take_first"): take}

@@ -17,7 +17,8 @@ from millwheel.bundles import (
 )
 from millwheel.core.authority import Authority
 from millwheel.core.interval import events as ev
-from millwheel.core.interval.machine import Config, IntervalCore
+from millwheel.core.interval.config import Config
+from millwheel.core.interval.machine import IntervalCore
 from millwheel.graph import Settings
 from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.model import MAX_TIME, MIN_TIME

@@ -74,6 +74,10 @@ class Inflight:
         self._refused = refused
         self._counters = counters
         self._entries: deque[Uncommitted] = deque()
+        self._work = 0
+        """Records and timers of all of them."""
+        self.moved = False
+        """Since somebody has set this back, something has become durable, or a frontier has come further."""
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -85,9 +89,7 @@ class Inflight:
 
     def commits_less_than(self, records: int) -> bool:
         """True while something strong waits for its commit, and all that waits is of fewer records and timers."""
-        if self._weak or not self._entries:
-            return False
-        return sum(entry.counts.records + entry.counts.timers for entry in self._entries) < records
+        return bool(self._entries) and not self._weak and self._work < records
 
     def reaches_back(self, seq: Seq) -> bool:
         """True when checkpoint `seq`, or one before it, is not durable yet."""
@@ -99,6 +101,8 @@ class Inflight:
 
     def next_deadline(self) -> int:
         """When the next weak checkpoint stops waiting for acks, or MAX_TIME."""
+        if not self._weak:
+            return MAX_TIME
         for entry in self._entries:
             if entry.waits and not entry.submitted:
                 return entry.deadline
@@ -112,13 +116,17 @@ class Inflight:
 
     def put(self, entry: Uncommitted, effects: list[ev.Effect], now: int) -> None:
         """The next checkpoint.  Weak productions leave at once, and it waits for their acks."""
-        self._entries.append(entry)
+        self._append(entry)
         if self._weak:
             bundles, entry.sends = entry.sends, []
             entry.waits = {bundle.number for bundle in bundles}
             effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in bundles]
             if not bundles:
                 self._hurry(entry, now)
+
+    def _append(self, entry: Uncommitted) -> None:
+        self._entries.append(entry)
+        self._work += entry.counts.records + entry.counts.timers
 
     def _hurry(self, ready: Uncommitted, now: int) -> None:
         """`ready` waits for no ack any more, so earlier checkpoints must not keep it waiting long (§6.1.3, figure 11)."""
@@ -129,12 +137,15 @@ class Inflight:
 
     def put_records(self, entry: Uncommitted, effects: list[ev.Effect]) -> None:
         """Add a checkpoint of acks and frontiers, which an idle interval writes.  It waits for nothing."""
-        self._entries.append(entry)
+        self._append(entry)
         self._hand_over(entry, effects)
 
     def submit(self, effects: list[ev.Effect], now: int) -> None:
         """Hand over checkpoints in seq order.  A weak one waits for its acks, at most for the straggler delay."""
-        for entry in self._entries:
+        entries = self._entries
+        if not entries or (entries[-1].submitted and not entries[0].done):
+            return  # as after most events: all that is here is with the store
+        for entry in entries:
             if entry.submitted:
                 continue
             if entry.waits and now < entry.deadline:
@@ -172,6 +183,7 @@ class Inflight:
                 entry.waits.discard(number)
                 self._outbox.ack(number)
                 self._outbox.forget(number)
+                self.moved = True
                 if not entry.waits:
                     self._hurry(entry, now)
                 return
@@ -202,6 +214,8 @@ class Inflight:
     def _pop_done(self, effects: list[ev.Effect]) -> None:
         while self._entries and self._entries[0].done:
             entry = self._entries.popleft()
+            self._work -= entry.counts.records + entry.counts.timers
+            self.moved = True
             self._counters.add(entry.counts)
             if entry.write is not None:
                 self._refused.settled(entry.image.quarantined)

@@ -61,7 +61,7 @@ class DurableLog:
         self._fold_goal = Seq(0)
         """Everything up to this seq is wanted in the tables, however little it is."""
         self._stirred = False
-        """Since `fold` looked last, the log has changed, or what is durable of acks."""
+        """Since `fold` looked last, something was put, folded or wanted."""
         self._idle_since: int | None = None
 
     @property
@@ -105,20 +105,16 @@ class DurableLog:
 
     def submit(self, effects: list[ev.Effect], now: int) -> None:
         """See `Durability`."""
-        if self._inflight:
-            self._stirred = True
-            self._inflight.submit(effects, now)
+        self._inflight.submit(effects, now)
 
     # --- what is heard --------------------------------------------------------------------------------------------
 
     def acked(self, number: int, now: int, epoch: int = 0) -> None:
         """See `Durability`."""
-        self._stirred = True
         self._inflight.acked(number, now)
 
     def committed(self, seq: Seq, effects: list[ev.Effect]) -> None:
         """See `Durability`."""
-        self._stirred = True
         self._inflight.committed(seq, effects)
 
     def refused(self, seq: Seq, effects: list[ev.Effect]) -> list[tuple[Cause, bool]]:
@@ -192,12 +188,14 @@ class DurableLog:
 
     def fold(self, effects: list[ev.Effect]) -> None:
         """See `Durability`."""
-        if self._folding or not self._committed:
+        if self._folding:
             return
         hurry = self._keyed.over_limit()
-        if not (self._stirred or hurry):
+        if not (self._stirred or self._inflight.moved or hurry):
+            return  # as after most events: neither the log has changed, nor what is durable of acks
+        self._stirred = self._inflight.moved = False
+        if not self._committed:
             return
-        self._stirred = False
         # What is wanted is folded together, when the last of it is durable: the acks that it may carry spare rows.
         goal = Seq(0) if self._inflight.reaches_back(self._fold_goal) else self._fold_goal
         unfolded = self._keyed.unfolded
@@ -210,5 +208,5 @@ class DurableLog:
 
     def alarm(self) -> int:
         """See `Durability`."""
-        idle = MAX_TIME if self._idle_since is None else self._idle_since + limits.IDLE_RECORD_DELAY_US
-        return min(idle, self._inflight.next_deadline())
+        deadline = self._inflight.next_deadline()
+        return deadline if self._idle_since is None else min(deadline, self._idle_since + limits.IDLE_RECORD_DELAY_US)

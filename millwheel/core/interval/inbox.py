@@ -13,41 +13,38 @@ from millwheel.limits import RECORD_OVERHEAD_BYTES
 from millwheel.model import MAX_TIME
 
 
-class Inbox:
+class Inbox(deque[Item]):
     """A queue of items."""
 
     def __init__(self) -> None:
-        self._items: deque[Item] = deque()
+        super().__init__()
         self.size_bytes = 0
         self.records = 0
         """That wait."""
 
-    def __bool__(self) -> bool:
-        return bool(self._items)
-
     def put(self, item: Item) -> None:
         """Behind everything else."""
-        self._items.append(item)
+        self.append(item)
         self.size_bytes += item.size_bytes
         self.records += _count(item)
 
     def put_back(self, items: Sequence[Item]) -> None:
         """What was taken did not run: it is before everything else again."""
-        self._items.extendleft(reversed(items))
+        self.extendleft(reversed(items))
         self.size_bytes += sum(item.size_bytes for item in items)
         self.records += sum(map(_count, items))
 
     def first(self) -> Item | None:
         """What is taken next, or None when empty."""
-        return self._items[0] if self._items else None
+        return self[0] if self else None
 
     def oldest(self) -> int:
         """The smallest event time that waits, or MAX_TIME."""
-        return min((item.oldest for item in self._items), default=MAX_TIME)
+        return min((item.oldest for item in self), default=MAX_TIME)
 
     def first_oldest(self) -> Item:
         """The item with the smallest event time."""
-        return min(self._items, key=lambda item: item.oldest)
+        return min(self, key=lambda item: item.oldest)
 
     def take(self, records: int, suspects: Suspects) -> list[Item]:
         """What runs next, at most `records` records, and what is suspected of killing the process by itself.
@@ -56,8 +53,8 @@ class Inbox:
         """
         items: list[Item] = []
         taken = size = 0
-        while self._items and taken < records and size < limits.WORK_LIMIT_BYTES:
-            part = self._items[0].part
+        while self and taken < records and size < limits.WORK_LIMIT_BYTES:
+            part = self[0].part
             room = suspects.room(part, records - taken, taken > 0)
             if not room or (taken >= limits.WHOLE_BUNDLES_RECORDS and part is not None and len(part.keys) > room):
                 break
@@ -74,18 +71,18 @@ class Inbox:
 
     def _take_first(self, records: int, size_bytes: int) -> Item:
         """The first bundle, or as much of it as there is room for; the ack goes with its end."""
-        item = self._items[0]
+        item = self[0]
         part = item.part
         if part is None or (len(part.keys) <= records and item.size_bytes <= size_bytes):
-            return self._items.popleft()
+            return self.popleft()
         if item.size_bytes > size_bytes:
             sizes = accumulate(len(value) + RECORD_OVERHEAD_BYTES for value in part.values)
             records = min(records, max(1, sum(1 for size in sizes if size <= size_bytes)))
         if len(part.keys) <= records:
-            return self._items.popleft()
+            return self.popleft()
         head, tail = cut(part, 0, records), cut(part, records, len(part.keys))
         rest = Item(tail, item.sender, item.number, min(tail.timestamps), size_of(tail), item.dropped, item.inherited)
-        self._items[0] = rest
+        self[0] = rest
         return Item(head, item.sender, 0, min(head.timestamps), item.size_bytes - rest.size_bytes, [], item.inherited)
 
 

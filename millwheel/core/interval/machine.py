@@ -12,12 +12,9 @@ time has come (`watermark`).  Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
-
-import msgspec
+from collections.abc import Collection, Set
 
 from millwheel import limits
-from millwheel.baselines import Baseline
 from millwheel.bundles import Bundle, Checkpoint, RecoveredInterval
 from millwheel.core.channel.alignment import Alignment
 from millwheel.core.channel.outbox import Outbox
@@ -34,6 +31,7 @@ from millwheel.core.ids.dedup import Channel
 from millwheel.core.ids.seen import SeenKeys
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.arrivals import Arrivals, Item
+from millwheel.core.interval.config import Config
 from millwheel.core.interval.held import HeldWork
 from millwheel.core.interval.inbox import Inbox
 from millwheel.core.interval.invocation import Invocation
@@ -42,40 +40,9 @@ from millwheel.core.interval.watermark import LowWatermark
 from millwheel.core.keys.expiry import Expiry
 from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.errors import InvariantError
-from millwheel.graph import Settings
-from millwheel.ids import IntervalId, ProducerId, Seq, Sequencer, SubscriptionId
-from millwheel.intervals import Ranges
+from millwheel.ids import IntervalId, ProducerId, Seq, SubscriptionId
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.work import InvocationOutcome, Work
-
-
-class Config(msgspec.Struct, frozen=True):
-    """What an interval is told when it is assigned."""
-
-    interval: IntervalId
-    sequencer: Sequencer
-    computation: str
-    shape: str
-    settings: Settings
-    routes: Mapping[SubscriptionId, Ranges]
-    """Subscriptions of the pipeline, and their receivers' interval maps."""
-    low: str = ""
-    high: str | None = None
-    outputs: Collection[SubscriptionId] | None = None
-    """Subscriptions to which this version of the computation may produce; None: all."""
-    slacks: Mapping[SubscriptionId, int] = {}
-    """Subscriptions on which outside clients choose record ids, and how long these are remembered, us."""
-    back: Collection[SubscriptionId] = ()
-    """Subscriptions to which it produces on back edges of its loop, and those on which it receives on back edges."""
-    loop: str = ""
-    """The loop that the computation is in, if any."""
-    crowds: Mapping[SubscriptionId, int] = {}
-    """By subscription: how many intervals send to each of its receivers."""
-    promised: int = MIN_TIME
-    """The floor of the loop may have come so far, us."""
-    label: int | None = None
-    """It becomes durable by epochs, and this is the last one that is declared; None: by its log."""
-    baseline: Baseline = Baseline.NONE
 
 
 class IntervalCore:
@@ -161,6 +128,7 @@ class IntervalCore:
         self._held = HeldWork(config.promised) if config.loop else None
         """For the rounds of its loop."""
         self._alarm = MAX_TIME
+        self._weak = settings.productions == "weak"
         self.halted = False
         self._closed = False
         self._recovered: RecoveredInterval | None = recovered
@@ -208,24 +176,35 @@ class IntervalCore:
         if self.halted:
             return []
         effects: list[ev.Effect] = []
+        if type(event) is ev.BundleArrived:
+            self._arrive(event.bundle, now, effects)
+            if self._must_wait() and not event.bundle.barrier:
+                return effects
+        elif type(event) is ev.AckArrived:
+            self._durability.acked(event.number, now, event.epoch)
+            self._settle(event.number, effects)
+            if self._must_wait() and not self._weak:
+                self._watermark.report(effects)
+                return effects
+        elif type(event) is ev.Invoked:
+            self._ran(event.outcome, event.elapsed_us, now, effects)
+        elif type(event) is ev.CommitDone:
+            self._durability.committed(event.seq, effects)
+        elif type(event) is ev.WatermarkMoved:
+            self._watermark.move(event.value, event.label)
+        elif type(event) is ev.WriteFenced:
+            self.halted = True
+            return [ev.Halt(f"interval {self.config.interval} of {self.config.computation!r} was fenced")]
+        elif type(event) is ev.Refused:
+            self._restart(event.seq, event.rows, now, effects)
+            return effects
+        else:
+            self._handle_rare(event, now, effects)
+        self._after(effects, now)
+        return effects
+
+    def _handle_rare(self, event: ev.Event, now: int, effects: list[ev.Effect]) -> None:
         match event:
-            case ev.BundleArrived(bundle):
-                self._arrive(bundle, now, effects)
-            case ev.Invoked(outcome, elapsed_us):
-                if outcome.fits:
-                    self._put_back(outcome.fits, effects)
-                elif outcome.lacking:
-                    self._invocation.want(outcome.lacking, effects)
-                else:
-                    self._returned(elapsed_us, outcome, effects)
-                    self._invoked(outcome, now, effects)
-            case ev.CommitDone(seq):
-                self._durability.committed(seq, effects)
-            case ev.AckArrived(number, epoch):
-                self._durability.acked(number, now, epoch)
-                self._settle(number, effects)
-            case ev.WatermarkMoved(value, label):
-                self._watermark.move(value, label)
             case ev.EpochBegun() | ev.EpochEnded():
                 self._hear_of_epoch(event)
             case ev.Loaded(rows):
@@ -237,12 +216,6 @@ class IntervalCore:
                 self._invocation.marked(effects)
             case ev.SlotsLoaded(rows):
                 self._invocation.filled(rows, effects)
-            case ev.WriteFenced():
-                self.halted = True
-                return [ev.Halt(f"interval {self.config.interval} of {self.config.computation!r} was fenced")]
-            case ev.Refused(seq, rows):
-                self._restart(seq, rows, now, effects)
-                return effects
             case ev.Resend(target):
                 self._send(self._outbox.resend(target, self._durability.kept_back()), effects)
             case ev.FoldDone(upto):
@@ -261,8 +234,6 @@ class IntervalCore:
                 self._hear_of_quarantine(event, now)
             case _:
                 raise AssertionError(f"an interval core got {type(event).__name__}")
-        self._after(effects, now)
-        return effects
 
     def _answer(self, round_: int, bound: int, effects: list[ev.Effect]) -> None:
         if self._held is None:
@@ -479,9 +450,9 @@ class IntervalCore:
 
     def _pump(self, effects: list[ev.Effect], now: int) -> bool:
         """Start the next invocation if there is room; true when one was finished on the spot."""
-        if self._closed or self._invocation or self._schedule.nothing(self._watermark.input, now):
+        if self._closed or self._must_wait() or self._schedule.nothing(self._watermark.input, now):
             return False
-        if not self._durability.has_room() or self._waits_for_commit():
+        if not self._durability.has_room():
             return False
         self._read_quarantine(effects)
         promised = MIN_TIME if self._held is None else self._held.promised
@@ -491,10 +462,15 @@ class IntervalCore:
         self._invoked(InvocationOutcome(), now, effects)
         return True
 
-    def _waits_for_commit(self) -> bool:
-        """Whether the little that has come waits for the little that commits: more comes meanwhile, and runs with it."""
+    def _must_wait(self) -> bool:
+        """Whether hooks run, or the little that has come waits for the little that commits: more comes meanwhile, and runs
+        with it.  A strong ack, or a bundle, makes nothing possible then but a report."""
+        if self._invocation:
+            return True
+        if not self._inbox:
+            return False
         most = min(limits.NAGLE_RECORDS, self._schedule.limit)
-        return bool(self._inbox) and self._inbox.records < most and self._durability.commits_less_than(most)
+        return self._inbox.records < most and self._durability.commits_less_than(most)
 
     def _read_quarantine(self, effects: list[ev.Effect]) -> None:
         keys = self._quarantine.next()
@@ -503,11 +479,17 @@ class IntervalCore:
         elif self._quarantine.waits_for_fold():
             self._durability.want()
 
-    def _returned(self, elapsed_us: int, outcome: InvocationOutcome, effects: list[ev.Effect]) -> None:
+    def _ran(self, outcome: InvocationOutcome, elapsed_us: int, now: int, effects: list[ev.Effect]) -> None:
         """User code has returned: the process lives."""
-        self._schedule.pace(self._invocation.work, outcome, elapsed_us)
-        self._schedule.full = outcome.full
-        self._lives(effects)
+        if outcome.fits:
+            self._put_back(outcome.fits, effects)
+        elif outcome.lacking:
+            self._invocation.want(outcome.lacking, effects)
+        else:
+            self._schedule.pace(self._invocation.work, outcome, elapsed_us)
+            self._schedule.full = outcome.full
+            self._lives(effects)
+            self._invoked(outcome, now, effects)
 
     def _lives(self, effects: list[ev.Effect]) -> None:
         mark = self.suspects.done()
@@ -590,11 +572,11 @@ class IntervalCore:
     # --- alarms -----------------------------------------------------------------------------------------------
 
     def _set_alarm(self, effects: list[ev.Effect], now: int) -> None:
-        at = self._keyed.timers.minimum("wall")
-        if at is None or at <= now:
-            at = MAX_TIME  # it is due and user code is busy: it runs after that
+        at = self._durability.alarm()
+        timer = self._keyed.timers.minimum("wall")
+        if timer is not None and now < timer < at:  # one that is due runs when user code is not busy any more
+            at = timer
         at = min(at, self._arrivals.outside.expire(now))
-        at = min(at, self._durability.alarm())
         if at < self._alarm:
             self._alarm = at
             effects.append(ev.SetAlarm(max(at, now)))

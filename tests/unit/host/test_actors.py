@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from millwheel.bundles import HoldWrites, RecoveredInterval, TimerWrites
 from millwheel.core.interval import events as ev
-from millwheel.core.interval.machine import Config, IntervalCore
+from millwheel.core.interval.config import Config
+from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
 from millwheel.graph import Settings
 from millwheel.host.actors import Actor, Actors

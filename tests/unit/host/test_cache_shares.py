@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel.bundles import HoldWrites, RecoveredInterval, TimerWrites
-from millwheel.core.interval.machine import Config, IntervalCore
+from millwheel.core.interval.config import Config
+from millwheel.core.interval.machine import IntervalCore
 from millwheel.graph import Settings
 from millwheel.host.actors import Actor, Actors
 from millwheel.host.cache_shares import CacheShares, shares

@@ -10,7 +10,8 @@ from millwheel import limits
 from millwheel.bundles import Bundle, HoldWrites, LogWrite, RecoveredInterval, TimerWrites, decode_checkpoint
 from millwheel.core.durability.log import DurableLog
 from millwheel.core.interval import events as ev
-from millwheel.core.interval.machine import Config, IntervalCore
+from millwheel.core.interval.config import Config
+from millwheel.core.interval.machine import IntervalCore
 from millwheel.graph import Settings
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.intervals import Ranges

@@ -8,7 +8,7 @@ from millwheel import limits
 from millwheel.core.interval import events as ev
 from millwheel.ids import Seq
 from millwheel.work import Work
-from tests.unit.core.bench import Bench, outcome
+from tests.unit.core.bench import Bench, outcome, produced
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +90,30 @@ def test_weak_productions_leave_before_their_commit_so_nothing_waits_for_it() ->
     bench.load()
     bench.invoked()
     assert invoked(bench.arrive(2, one("b", 1))) == [["b"]]
+
+
+def test_an_ack_that_comes_meanwhile_moves_the_watermark_and_runs_nothing() -> None:
+    bench = Bench()
+    bench.run(1, one("a", 0), produced(("x", 5)))
+    sent = bench(ev.CommitDone(Seq(1))).sent()
+    bench(ev.WatermarkMoved(9))
+    bench.run(2, {1: ("b", 7)})
+    bench.arrive(3, {2: ("c", 8)})
+    bench(ev.AckArrived(sent[0].number))
+    assert bench.reported() == [7]
+    assert not bench.of(ev.Invoke)
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_what_waits_in_any_case_is_looked_at_when_that_is_over(running: bool) -> None:
+    bench = Bench()
+    if running:
+        bench.arrive(1, one("a", 0))
+        bench.load()
+    else:
+        bench.run(1, one("a", 0))
+    bench.arrive(2, one("b", 1))
+    assert bench.effects == []
+    if running:
+        bench.invoked()
+    assert invoked(bench(ev.CommitDone(Seq(1)))) == [["b"]]
