@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 LIMIT_S: Final = 5_400
-"""For a test whose seeds run aside: others may leave little until they have ended, which took 36 minutes on a slow machine."""
+"""For a test whose seeds run aside: others may leave little until they have ended, 36 minutes on a slow machine."""
 
 BESIDE: Final = Path(__file__).resolve().parents[2] / "build" / "beside"
 """Is there while other tests run: `make test` makes it, and takes it away."""
