@@ -49,6 +49,10 @@ WHOLE_BUNDLES_RECORDS: Final = 1_024
 """An invocation that has so many records does not cut the next bundle to fill up.  Otherwise one short invocation would have
 every later bundle cut at the same place, and a cut costs a twentieth of what the hooks do with the records."""
 
+GROWTH_SAMPLE: Final = 64
+"""One in so many values that hooks set under snapshots is weighed before the epoch is cut, for the estimate of what memory
+takes.  To weigh one in 16 of them took a hundredth of all time."""
+
 HEAVY_VALUE_BYTES: Final = 16 * 1024
 """A value above this is weighed when it is produced or set.  Lighter productions are weighed about a thousand at a time: to
 add up each one's size took a twentieth of a hook's time.  Lighter values of one-value cells are not weighed: the records of

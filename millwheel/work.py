@@ -131,6 +131,9 @@ class Work(msgspec.Struct, gc=False):
     """How many of those may."""
     stalls: Mapping[TimerId, Stall] = {}
     """Of `timers`, those that have one."""
+    changes: dict[str, dict[str, bytes | None]] | None = None
+    """Under snapshots: by cell, what hooks have set since the last cut (None: cleared), which `values` do not have yet.
+    Hooks write here, so that nothing is merged after each invocation.  None: what they set is in their outcome."""
     promised: int = MIN_TIME
     """In a loop: others may have been told that nothing older than this begins here, us.  So wall timers speak of no older
     time."""
@@ -152,7 +155,7 @@ class InvocationOutcome(msgspec.Struct, gc=False):
     """
 
     values: dict[str, dict[str, bytes | None]] = {}
-    """cell to {key: the new value, or None for cleared}."""
+    """cell to {key: the new value, or None for cleared}; nothing where hooks write to `Work.changes`."""
     entries: dict[str, dict[str, dict[str, bytes | None]]] = {}
     """cell to key to {entry: the new value, or None for removed}."""
     timers: dict[str, dict[tuple[str, str], int | None]] = {}
@@ -175,6 +178,8 @@ class InvocationOutcome(msgspec.Struct, gc=False):
     """Of timers that are set here and are due."""
     written_bytes: int = 0
     """What hooks have produced and written, encoded."""
+    grown_bytes: int = 0
+    """By how much values in `Work.changes` have grown, about."""
     fits: int = 0
     """When it is not 0, nothing of the invocation counts, because together its records made too much of one checkpoint: so
     many of them fit."""
@@ -201,3 +206,5 @@ class Suspended(msgspec.Struct, gc=False):
     produced: list[Any]
     waiting: list[QuarantineEntry | Timer]
     """What has not run yet, in order."""
+    journal: list[Any] = []
+    """What its hooks have replaced in `Work.changes`."""

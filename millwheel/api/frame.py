@@ -16,7 +16,7 @@ from millwheel import limits
 from millwheel.api.late import NoKey, late_call
 from millwheel.bundles import QuarantineEntry, SinkRow
 from millwheel.errors import LateCall, LimitError
-from millwheel.limits import HEAVY_VALUE_BYTES, WRITE_OVERHEAD_BYTES
+from millwheel.limits import GROWTH_SAMPLE, HEAVY_VALUE_BYTES, SLOT_OVERHEAD_BYTES, WRITE_OVERHEAD_BYTES
 from millwheel.model import MIN_TIME, Timer
 from millwheel.work import Cause, Columns, Entries, InvocationOutcome, Known, Suspended, Values, Wanted, Work
 
@@ -46,6 +46,7 @@ class Column:
         self._cell = cell
         self.base: Mapping[str, bytes] = _NOTHING
         self.written: dict[str, bytes | None] = {}
+        """Under snapshots, what all invocations have written since the last cut."""
 
     def read(self) -> bytes | None:
         """The value of the current key."""
@@ -62,7 +63,7 @@ class Column:
         frame, written = self._frame, self.written
         key = frame.here()
         old = written.get(key, MISSING)
-        frame.grow_over(old, data, HEAVY_VALUE_BYTES)
+        frame.grow_over(frame.own(written, key, old), data, HEAVY_VALUE_BYTES)
         frame.journal.extend((written, key, old))
         written[key] = data
 
@@ -127,10 +128,10 @@ class Frame:
     """
 
     __slots__ = (
-        "_columns", "_computation", "_earlier_bytes", "_entries", "_entry_columns", "_grown_bytes", "_no_key", "_places",
-        "_values", "_weighed", "began", "cause", "chain", "effects", "hold", "input_hold", "journal", "key", "lacking",
-        "light", "own_bytes", "partial", "pending", "produced_late", "sinks", "stream", "thread", "timers", "wall_time",
-        "watermark",
+        "_changes", "_columns", "_computation", "_earlier_bytes", "_entries", "_entry_columns", "_grown_bytes", "_no_key",
+        "_places", "_values", "_weighed", "began", "cause", "chain", "effects", "hold", "input_hold", "journal", "key",
+        "lacking", "light", "own_bytes", "partial", "pending", "produced_late", "sinks", "stream", "thread", "timers",
+        "wall_time", "watermark",
     )  # fmt: skip
 
     def __init__(self, places: Mapping[str, str] = _NOTHING, computation: str = "") -> None:
@@ -139,6 +140,7 @@ class Frame:
         self._columns: dict[str, Column] = {}
         self._entry_columns: dict[str, EntryColumn] = {}
         self._values: Values = _NOTHING
+        self._changes: dict[str, dict[str, bytes | None]] | None = None
         self._entries: Entries = _NOTHING
         self._no_key = cast("str", NoKey(computation))
         self.key = self._no_key
@@ -210,6 +212,8 @@ class Frame:
         if column is None:
             column = self._columns[cell] = Column(self, cell)
             column.base = self._values.get(cell, _NOTHING)
+            if self._changes is not None:
+                column.written = self._changes.setdefault(cell, {})
         return column
 
     def entry_column(self, cell: str) -> EntryColumn:
@@ -228,6 +232,13 @@ class Frame:
             self.effects = True  # a hook that swallows this has not returned in the sense of `commit`
             self.lacking += lacking
             raise NotLoaded
+
+    def own(self, written: dict[str, bytes | None], key: str, old: Any) -> Any:
+        """`old` if this invocation has written it.  Only a heavy value is looked for: a light one does not count."""
+        if self._changes is None or type(old) is not bytes or len(old) <= HEAVY_VALUE_BYTES:
+            return old
+        found = zip(self.journal[::3], self.journal[1::3], strict=True)
+        return old if any(where is written and name == key for where, name in found) else MISSING
 
     def grow_over(self, old: Any, data: bytes | None, above_bytes: int = -1) -> None:
         """The hook writes `data` in the place of `old`, which counts only if this invocation has written it.
@@ -298,10 +309,15 @@ class Frame:
         self.thread = get_ident()
         self.watermark, self.wall_time = work.watermark, work.wall_time
         self._values, self._entries, self.partial = work.values, work.entries, work.partial
-        before = work.suspended
+        before, changes = work.suspended, work.changes
+        self._changes = changes
         self._earlier_bytes, self.own_bytes = before.outcome.written_bytes if before else 0, 0
         for cell, column in self._columns.items():
-            column.base, column.written = work.values.get(cell, _NOTHING), before.values.get(cell, {}) if before else {}
+            column.base = work.values.get(cell, _NOTHING)
+            if changes is not None:
+                column.written = changes.setdefault(cell, {})
+            else:
+                column.written = before.values.get(cell, {}) if before else {}
         for cell, entries in self._entry_columns.items():
             entries.base, entries.written = (
                 work.entries.get(cell, _NOTHING),
@@ -309,6 +325,7 @@ class Frame:
             )
         if before:
             self.pending += before.produced
+            self.journal += before.journal
         self.began = self._weighed = len(self.pending)
         self.weigh()
 
@@ -317,7 +334,8 @@ class Frame:
         values = {cell: column.written for cell, column in self._columns.items()}
         entries = {cell: column.written for cell, column in self._entry_columns.items()}
         outcome.written_bytes = self.written_bytes()
-        suspended = Suspended(outcome, values, entries, [*self.pending], waiting)
+        journal = [] if self._changes is None else [*self.journal]
+        suspended = Suspended(outcome, values, entries, [*self.pending], waiting, journal)
         self.abandon()
         return suspended
 
@@ -343,13 +361,7 @@ class Frame:
 
     def rollback(self, journal: int) -> None:
         """Forget everything the hook that just raised has done; the journal had this length when it began."""
-        undone = self.journal[journal:]
-        for written, name, old in zip(undone[-3::-3], undone[-2::-3], undone[-1::-3], strict=True):
-            if old is MISSING:
-                del written[name]
-            else:
-                written[name] = old
-        del self.journal[journal:]
+        self._undo(journal)
         del self.pending[self.began :]
         self.timers.clear()
         self.sinks.clear()
@@ -358,6 +370,21 @@ class Frame:
         self.effects = False
         self.own_bytes = 0
         self.weigh()
+
+    def _undo(self, journal: int) -> None:
+        undone = self.journal[journal:]
+        for written, name, old in zip(undone[-3::-3], undone[-2::-3], undone[-1::-3], strict=True):
+            if old is MISSING:
+                del written[name]
+            else:
+                written[name] = old
+        del self.journal[journal:]
+
+    def put_back(self) -> None:
+        """Nothing of the invocation counts: its records run again, fewer at a time."""
+        if self._changes is not None:
+            self._undo(0)
+        self.abandon()
 
     def abandon(self) -> None:
         """Forget everything that the hooks of the invocation have done: it is over, or waits."""
@@ -376,12 +403,27 @@ class Frame:
                 at = [i for i, found in enumerate(subscriptions) if found == subscription]
                 cut = [[column[i] for i in at] for column in columns]
             outcome.produced[subscription] = Columns(*cut)
+        if self._changes is None:
+            outcome.values = {cell: column.written for cell, column in self._columns.items() if column.written}
+        else:
+            outcome.grown_bytes = self._growth()
         self.abandon()
-        outcome.values = {cell: column.written for cell, column in self._columns.items() if column.written}
         for cell, entries in self._entry_columns.items():
             kept = {key: written for key, written in entries.written.items() if written}
             if kept:
                 outcome.entries[cell] = kept
+
+    def _growth(self) -> int:
+        """By how much what was written is larger than what it has replaced, by a sample of the writes of values."""
+        grown, columns, step = 0, {id(column.written): column for column in self._columns.values()}, 3 * GROWTH_SAMPLE
+        writes = zip(self.journal[::step], self.journal[1::step], self.journal[2::step], strict=True)
+        for written, key, old in writes:
+            if (column := columns.get(id(written))) is not None:
+                before = column.base.get(key) if old is MISSING else old
+                after = written[key]
+                grown += 0 if after is None else len(after) + SLOT_OVERHEAD_BYTES
+                grown -= 0 if before is None else len(before) + SLOT_OVERHEAD_BYTES
+        return grown * GROWTH_SAMPLE
 
 
 def _weight(values: list[bytes]) -> int:

@@ -111,7 +111,7 @@ class BoundValue(_Bound, Generic[T]):
         if len(data) > HEAVY_VALUE_BYTES:
             if len(data) > limits.VALUE_LIMIT_BYTES:
                 data = self._data(value)  # raises, with a name
-            frame.grow_over(old, data, HEAVY_VALUE_BYTES)
+            frame.grow_over(frame.own(written, key, old), data, HEAVY_VALUE_BYTES)
         frame.journal.extend((written, key, old))
         written[key] = data
 

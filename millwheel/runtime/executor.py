@@ -111,7 +111,7 @@ class Executor:
                 self._timers(work.timers, work, outcome)
             self._redrives(work.redrive, work, outcome)
         if outcome.fits:
-            self._frame.abandon()
+            self._frame.put_back()
             work.suspended = None
             return InvocationOutcome(fits=outcome.fits)
         outcome.lacking = self._lacking

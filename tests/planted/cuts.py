@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from millwheel.bundles import Bundle, TimerWrites
+from millwheel.bundles import Bundle, CellWrites, TimerWrites
 from millwheel.core.channel.alignment import Alignment
 from millwheel.core.channel.outbox import Outbox
 from millwheel.core.durability.durable_epochs import DurableEpochs
@@ -14,6 +14,7 @@ from millwheel.core.durability.epoch_image import EpochImage
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.interval.watermark import LowWatermark
+from millwheel.core.keys.cache import StateCache
 from millwheel.core.source.injector import InjectorCore
 from millwheel.host.epoch_keeper import Declaring
 from millwheel.host.restated import Restated
@@ -235,6 +236,17 @@ def core_without_label() -> Patches:
         original(self, msgspec.structs.replace(config, label=label), recovered, inherited)
 
     return {(IntervalCore, "__init__"): begin}
+
+
+@cut
+def image_without_memory() -> Patches:
+    """The image of an epoch has what hooks have set, and memory does not."""
+
+    def write(self: StateCache, cell: str, writes: Any, seq: Seq) -> CellWrites:
+        self.mark([*writes], seq)
+        return CellWrites(cell, [*writes], [*writes.values()])
+
+    return {(StateCache, "_write_values"): write}
 
 
 @only(

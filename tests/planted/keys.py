@@ -192,6 +192,31 @@ def removed_and_still_there() -> Patches:
     return {(StateCache, "_removed"): lambda self, cell, slots: None}
 
 
+@only("tests/unit/api/test_frame.py")
+def put_back_but_set() -> Patches:
+    """What hooks have set stays in the changes of the epoch when their invocation is put back."""
+    return {(Frame, "put_back"): lambda self: self.abandon()}
+
+
+@only("tests/unit/api/test_frame.py")
+def put_back_after_a_wait() -> Patches:
+    """Of an invocation that is put back, what was set before it waited for state stays in the changes of the epoch."""
+    original = Frame.suspend
+
+    def suspend(self: Frame, outcome: Any, waiting: Any) -> Any:
+        suspended = original(self, outcome, waiting)
+        suspended.journal.clear()
+        return suspended
+
+    return {(Frame, "suspend"): suspend}
+
+
+@only("tests/unit/core/keys/test_cache.py")
+def gone_before_the_cut() -> Patches:
+    """A key leaves memory that was set since the last cut."""
+    return {(StateCache, "_kept"): lambda self, key: key in self._dirty}
+
+
 @only("tests/unit/core/keys/test_expiry.py")
 def lives_by_wall_timers() -> Patches:
     """A wall timer extends the life of its key in event time."""

@@ -176,6 +176,7 @@ class DurableEpochs:
         part.epoch = epoch
         acked = self._outbox.record_acks(Seq(epoch)) + self._loop_log.drop()
         image = msgspec.structs.replace(overlay.image(epoch), acked=acked, sinks=[])
+        image.state.cells.extend(self._keyed.cut(self.seq))  # if there are any, something ran
         sinks = overlay.sinks
         part.rows = []
         if not is_empty(image) or image.acked or image.outside:
@@ -298,7 +299,7 @@ class DurableEpochs:
     def pressed(self) -> bool:
         """True when so much has changed in the epoch that runs that nothing more should come in."""
         return (
-            self._overlay.writes() >= limits.EPOCH_LIMIT_WRITES
+            self._overlay.writes() + self._keyed.changed >= limits.EPOCH_LIMIT_WRITES
             or self._loop_log.size_bytes >= limits.LOOP_LOG_LIMIT_BYTES
         )
 

@@ -39,6 +39,7 @@ class ForgottenEpochs(DurableEpochs):
         """The barrier only goes on: partitions end with an epoch."""
         if logs:
             raise InvariantError("an interval that forgets is in a loop")
+        self._keyed.cut(self.seq)
         effects += map(ev.Send, self._outbox.barriers(epoch, receivers))
         self.epoch = epoch
         effects.append(ev.PartWritten(epoch, NO_ROW))

@@ -66,7 +66,8 @@ class IntervalCore:
         self._alignment = Alignment(config.label or 0)
         self._inbox = Inbox()
         # What there is of keys.
-        self._keyed = KeyedState(settings.cache_limit_bytes or limits.CACHE_LEAST_BYTES)
+        by_epochs = config.label is not None and settings.expire_after is None
+        self._keyed = KeyedState(settings.cache_limit_bytes or limits.CACHE_LEAST_BYTES, by_epochs)
         self._quarantine = Quarantine(
             keys=recovered.quarantined,
             refused=self._refused,
@@ -396,7 +397,7 @@ class IntervalCore:
     # --- running ----------------------------------------------------------------------------------------------
 
     def _after(self, effects: list[ev.Effect], now: int) -> None:
-        """Try everything that an event may make possible: run, record acks, fold, set an alarm, report."""
+        """Try everything that an event may make possible."""
         if now >= self._trust_at and not self.suspects.watching:
             self._trust_at = MAX_TIME
             effects.append(ev.Unmark(self.suspects.encoded(), trusted=True))

@@ -7,7 +7,8 @@ Of a key with many entries, only some may be here.  Then `partial` says what is 
 not here was not written since it was folded, so the tables are right about it.
 
 State lies in columns, one dict from key to value per cell.  What an invocation wrote is applied cell by cell, at the cost of
-a dict update, and not key by key.
+a dict update, and not key by key.  Under snapshots hooks write to `changes`, and `cut` applies them once an epoch: to merge
+them after each invocation took a tenth of all time (docs/adr/0055-hooks-write-to-the-epoch.md).
 """
 
 from __future__ import annotations
@@ -38,9 +39,13 @@ NextTimers = Callable[[Sequence[str]], list[float]]
 class StateCache:
     """Keys in memory, bounded in bytes."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, by_epochs: bool = False) -> None:
         self.limit_bytes = limit_bytes
         self.size_bytes = 0
+        self.changes: dict[str, dict[str, bytes | None]] | None = {} if by_epochs else None
+        """By cell, the values that were set since the last `cut`: `values` do not have them yet.  None: they have."""
+        self._estimated_bytes = 0
+        """What of `size_bytes` is an estimate of `changes`."""
         self.values: dict[str, dict[str, bytes]] = {}
         self.entries: dict[str, dict[str, dict[str, bytes]]] = {}
         self.partial: dict[str, Known] = {}
@@ -164,14 +169,11 @@ class StateCache:
         if self._loaded:
             self._absent.append((seq, self._loaded))
             self._loaded = ()
+        self.size_bytes += outcome.grown_bytes
+        self._estimated_bytes += outcome.grown_bytes
         log = []
         for cell, writes in outcome.values.items():
-            column = self.values.setdefault(cell, {})
-            self.size_bytes += _apply(column, writes)
-            log.append(CellWrites(cell, list(writes), list(writes.values())))
-            self.mark(log[-1].keys, seq)
-            if self.partial:
-                self._removed(cell, ((key, "") for key, value in writes.items() if value is None))
+            log.append(self._write_values(cell, writes, seq))
         for cell, by_key in outcome.entries.items():
             log.append(self._write_entries(cell, by_key))
             self.mark(list(by_key), seq)
@@ -180,6 +182,32 @@ class StateCache:
                 removed = ((k, entry) for k, writes in by_key.items() for entry, v in writes.items() if v is None)
                 self._removed(cell, removed)
         return log
+
+    def _write_values(self, cell: str, writes: Mapping[str, bytes | None], seq: Seq) -> CellWrites:
+        self.size_bytes += _apply(self.values.setdefault(cell, {}), writes)
+        log = CellWrites(cell, list(writes), list(writes.values()))
+        self.mark(log.keys, seq)
+        if self.partial:
+            self._removed(cell, ((key, "") for key, value in writes.items() if value is None))
+        return log
+
+    def cut(self, seq: Seq) -> list[CellWrites]:
+        """The values that were set since the last cut, as those of checkpoint `seq`; `values` have them from now on."""
+        if self.changes is None:
+            return []
+        changes, self.changes = self.changes, {}
+        self.size_bytes -= self._estimated_bytes
+        self._estimated_bytes = 0
+        return [self._write_values(cell, writes, seq) for cell, writes in changes.items() if writes]
+
+    @property
+    def changed(self) -> int:
+        """Values that were set since the last cut."""
+        return sum(map(len, self.changes.values())) if self.changes else 0
+
+    def _kept(self, key: str) -> bool:
+        """Whether something of `key` was written that is not folded."""
+        return key in self._dirty or any(key in column for column in (self.changes or {}).values())
 
     def _removed(self, cell: str, slots: Iterable[tuple[str, str]]) -> None:
         """The tables still have them."""
@@ -214,6 +242,9 @@ class StateCache:
         if not keys:
             return
         self._clear([key for key in keys if key in self.last_read])
+        for changed in (self.changes or {}).values():
+            for key in keys:
+                changed.pop(key, None)
         self.last_read.update(dict.fromkeys(keys, self._invocation))
         self.size_bytes += ENTRY_OVERHEAD_BYTES * len(keys)
         self.mark(keys, seq)
@@ -269,7 +300,7 @@ class StateCache:
         while self._forgotten and self._forgotten[0][0] <= self._folded:
             # Of these keys nothing was written after the fold, or it is folded too.
             for key in self._forgotten.popleft()[1]:
-                if key in self.last_read and key not in self._dirty and key not in busy:
+                if key in self.last_read and not self._kept(key) and key not in busy:
                     ended[key] = None
         gone = [*ended]
         self._drop(gone)
@@ -334,6 +365,8 @@ class StateCache:
             sample = next(samples)
             scanned += len(sample)
             clean = [key for key in sample if key in last_read and key not in dirty and key not in busy]
+            if self.changes:
+                clean = [key for key in clean if not self._kept(key)]
             leaving = len(clean) if scanned >= budget else -(-len(clean) // share)
             uses = self._next_uses(clean, next_timers)
             order = sorted(range(len(clean)), key=uses.__getitem__, reverse=True)

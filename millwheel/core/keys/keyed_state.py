@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from typing import Any, Protocol
 
 from millwheel.bundles import (
+    CellWrites,
     HoldWrites,
     KeyRows,
     RecoveredInterval,
@@ -102,10 +103,13 @@ class KeptHolds(Protocol):
 
 
 class KeyedState:
-    """The keys of one interval; `limit_bytes` bounds their state in memory."""
+    """The keys of one interval; `limit_bytes` bounds their state in memory.
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._cache = StateCache(limit_bytes)
+    With `by_epochs`, hooks write values to the changes of an epoch, which `cut` ends.
+    """
+
+    def __init__(self, limit_bytes: int, by_epochs: bool = False) -> None:
+        self._cache = StateCache(limit_bytes, by_epochs)
         self._timers = TimerQueue()
         self._holds = Holds()
         self._asleep: set[str] = set()
@@ -125,7 +129,9 @@ class KeyedState:
     def work(self, watermark: int, now: int) -> Work:
         """An invocation without anything to do yet, on the state that is in memory."""
         cache = self._cache
-        return Work([], [], cache.values, cache.entries, {}, watermark, now, partial=cache.partial)
+        return Work(
+            [], [], cache.values, cache.entries, {}, watermark, now, partial=cache.partial, changes=cache.changes
+        )
 
     def take_due(
         self, kind: str, until: int, limit: int, alone: Callable[[int, TimerName], bool] | None = None
@@ -175,6 +181,15 @@ class KeyedState:
         self._cache.mark([*(timer.key for timer in work.timers), *outcome.timers], seq)
         self._apply_holds(outcome, holds)
         return StateWrites(self._cache.write_all(outcome, seq))
+
+    def cut(self, seq: Seq) -> list[CellWrites]:
+        """An epoch ends with checkpoint `seq`: the values that hooks have set in it."""
+        return self._cache.cut(seq)
+
+    @property
+    def changed(self) -> int:
+        """Values that were set since the last cut."""
+        return self._cache.changed
 
     def _apply_timers(self, work: Work, outcome: InvocationOutcome, writes: TimerWrites) -> None:
         for timer in work.timers:

@@ -78,6 +78,8 @@ class Owned(msgspec.Struct, eq=False):
     """Copies of records do not run."""
     newest: dict[Line, SequenceNumber] = {}
     """The newest records that hooks of this owner had."""
+    wrote: dict[tuple[str, str, str], bytes | None] = {}
+    """Values that the invocation has set, by (key, cell, ""), as its hooks' journal says."""
     running: list[RecordCause] = []
     """Records that the invocation which runs has had, in order, without those that were redriven."""
     turns: dict[Seq, Ran] = {}
@@ -162,7 +164,8 @@ class Owned(msgspec.Struct, eq=False):
         for element in outcome.quarantined:
             if element.is_timer:
                 self._rests(element.key, (element.kind, element.tag), element.timestamp)
-        writes = {(key, cell, entry): value for key, cell, entry, value in _written(outcome)}
+        writes = {(key, cell, entry): value for key, cell, entry, value in _written(outcome)} | self.wrote
+        self.wrote = {}
         for (key, cell, entry), value in writes.items():
             _put(self.state.setdefault(key, {}), (cell, entry), value)
         newest, lines = newest_times(work), self._in_order(fail)
@@ -334,6 +337,9 @@ def newest_times(work: Work) -> dict[str, int]:
 
 def _cells(work: Work, key: str) -> Cells:
     cells = {(cell, ""): column[key] for cell, column in work.values.items() if key in column}
+    for cell, changed in (work.changes or {}).items():
+        if key in changed:
+            _put(cells, (cell, ""), changed[key])
     for cell, columns in work.entries.items():
         if key in columns:
             for entry, value in columns[key].items():

@@ -45,12 +45,24 @@ def _ignore(key: str, calls: Calls, cause: Cause) -> None:
 class WatchedFrame(Frame):
     """A frame that tells what a hook has called for, once the hook has returned: its calls, not what became of them."""
 
-    __slots__ = ("calls", "watch")
+    __slots__ = ("calls", "watch", "wrote")
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.watch: Watch = _ignore
         self.calls: Calls = {}
+        self.wrote: dict[tuple[str, str, str], bytes | None] = {}
+        """Values that the last invocation has set, by (key, cell, "")."""
+
+    def finish(self, outcome: InvocationOutcome) -> None:
+        """The invocation is over: what it has set is what its journal names."""
+        cells = {id(column.written): cell for cell, column in self._columns.items()}
+        self.wrote = {
+            (name, cells[id(written)], ""): written[name]
+            for written, name in zip(self.journal[::3], self.journal[1::3], strict=True)
+            if id(written) in cells
+        }
+        super().finish(outcome)
 
     def commit(self, outcome: InvocationOutcome, cause: Cause) -> None:
         """A hook has returned: its calls are told."""
@@ -134,6 +146,8 @@ class WatchedExecutor(Executor):
         """See `Executor`."""
         self._given = work
         outcome = super().run(work)
+        if not outcome.fits and not outcome.lacking and isinstance(self._frame, WatchedFrame):
+            self._owned.wrote = self._frame.wrote
         if self._breach:
             self._truth.fail(self._breach)
         self._kernel.probes["timer fired in the invocation that set it"] += max(0, outcome.chained)

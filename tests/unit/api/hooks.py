@@ -87,8 +87,9 @@ def work(
     """An invocation on the state in `cache`."""
     state = cache or StateCache(0)
     return Work(
-        [*parts], timers or [], state.values, state.entries, holds or {}, watermark, 1_000, redrive or [], state.partial
-    )
+        [*parts], timers or [], state.values, state.entries, holds or {}, watermark, 1_000, redrive or [], state.partial,
+        changes=state.changes,
+    )  # fmt: skip
 
 
 def run(record: Hook, *rows: tuple[str, int], **settings: Any) -> InvocationOutcome:

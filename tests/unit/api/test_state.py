@@ -67,16 +67,20 @@ class Keeper(Computation[str]):
 steps = st.tuples(st.sampled_from(["set", "clear", "append", "empty", "put", "delete", "wipe"]), st.integers(0, 99))
 
 
-@given(st.lists(st.lists(steps, min_size=1, max_size=6), max_size=6))
-def test_cells_are_plain_values_over_any_division_into_checkpoints(invocations: list[list[tuple[str, int]]]) -> None:
+@given(st.lists(st.lists(steps, min_size=1, max_size=6), max_size=6), st.sampled_from([None, 1, 2, 9]))
+def test_cells_are_plain_values_over_any_division_into_checkpoints_and_epochs(
+    invocations: list[list[tuple[str, int]]], cut_every: int | None
+) -> None:
     keeper = Keeper([step for script in invocations for step in script])
     executor = executor_of(lambda: keeper)
-    cache = StateCache(0)
+    cache = StateCache(0, by_epochs=cut_every is not None)
     cache.insert("k", {})
     for seq, script in enumerate(invocations, 1):
         done = executor.run(work(part(*(("k", 1) for _ in script)), cache=cache))
         assert done.quarantined == []
         cache.write_all(done, Seq(seq))
+        if cut_every is not None and seq % cut_every == 0:
+            cache.cut(Seq(seq))
 
 
 def outcome_of(hook: Any) -> Any:

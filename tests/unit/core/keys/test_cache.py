@@ -62,6 +62,61 @@ def test_writes_are_seen_at_once_and_logged_as_columns() -> None:
     assert cache.size_bytes == exact_size(cache)
 
 
+def epochs_of(**cells: bytes) -> StateCache:
+    cache = StateCache(10_000, by_epochs=True)
+    for key, value in cells.items():
+        cache.insert(key, {("c", ""): value})
+    return cache
+
+
+def test_what_was_set_in_an_epoch_is_applied_and_logged_when_it_is_cut() -> None:
+    cache = epochs_of(a=b"1", b=b"2")
+    assert cache.changes is not None
+    cache.changes.setdefault("c", {}).update({"b": None, "a": b"345"})
+    grown = InvocationOutcome(grown_bytes=7)
+    assert cache.write_all(grown, Seq(1)) == cache.write_all(grown, Seq(2)) == []
+    assert (cache.values["c"], cache.changed, cache.unfolded) == ({"a": b"1", "b": b"2"}, 2, 0)
+    assert cache.size_bytes == exact_size(cache) + 14, "until the cut it is an estimate"
+    cut = cache.cut(Seq(2))
+    assert [*StateWrites(cut).rows()] == [("b", "c", "", None), ("a", "c", "", b"345")]
+    assert (cache.values["c"], cache.changed, cache.unfolded) == ({"a": b"345"}, 0, 2)
+    assert cache.size_bytes == exact_size(cache)
+    assert cache.cut(Seq(3)) == []
+    cache.folded(Seq(2))
+    assert cache.unfolded == 0
+
+
+def test_without_epochs_nothing_is_cut() -> None:
+    cache = cache_of(a=b"1")
+    cache.write_all(wrote("a", b"3"), Seq(1))
+    assert cache.cut(Seq(1)) == []
+    assert (cache.changes, cache.changed) == (None, 0)
+
+
+def test_a_key_that_was_set_since_the_last_cut_does_not_leave() -> None:
+    cache = epochs_of(a=b"1", b=b"2")
+    cache.forget(["d"], Seq(1))
+    cache.limit_bytes = 0
+    assert cache.changes is not None
+    cache.changes["c"] = {"a": b"3", "d": b"4"}
+    cache.folded(Seq(1))
+    assert cache.trim((), never) == ["b"]
+    cache.cut(Seq(2))
+    assert cache.evict((), never) == []
+    cache.folded(Seq(2))
+    assert sorted(cache.evict((), never)) == ["a", "d"]
+
+
+def test_what_was_set_for_a_key_before_it_is_forgotten_goes_with_it() -> None:
+    cache = epochs_of(a=b"1", b=b"2")
+    assert cache.changes is not None
+    cache.changes["c"] = {"a": b"3", "b": b"4"}
+    cache.forget(["a"], Seq(1))
+    assert cache.changes == {"c": {"b": b"4"}}
+    assert [*StateWrites(cache.cut(Seq(1))).rows()] == [("b", "c", "", b"4")]
+    assert cache.cells("a") == {}
+
+
 def test_a_dirty_key_is_never_evicted() -> None:
     cache = cache_of(a=b"1", b=b"2")
     cache.limit_bytes = 0
