@@ -39,6 +39,7 @@ from tests.effort import examples
 KEYS = st.sampled_from(["a", "b"])
 ROW = IntervalRow(IntervalId(1), "c", "", None)
 SLOTS = st.sampled_from([("value", ""), ("map", "x"), ("map", "y")])
+VALUES = st.sampled_from([b"", b"x", b"y", None])
 
 
 class Log:
@@ -72,7 +73,7 @@ class Log:
         self._produced += count
         acked = draw(st.sets(st.sampled_from(self._unacked))) if self._unacked else set[int]()
         self._unacked = [sequence for sequence in self._unacked if sequence not in acked]
-        cells = draw(st.dictionaries(st.tuples(KEYS, SLOTS), st.none() | st.binary(max_size=1), max_size=3))
+        cells = draw(st.dictionaries(st.tuples(KEYS, SLOTS), VALUES, min_size=1, max_size=4))
         kinds, times = st.sampled_from(TIMER_KINDS), st.none() | st.integers(0, 9)
         timers = draw(st.dictionaries(st.tuples(KEYS, st.sampled_from(["t", "u"]), kinds), times, max_size=3))
         holds = draw(st.dictionaries(KEYS, times, max_size=2))
@@ -129,9 +130,9 @@ def fail(message: str, word: str = "") -> Any:
 def test_tables_hold_what_the_checkpoints_say_one_after_the_other(data: st.DataObject) -> None:
     log, store, tables = Log(data), MemoryStore(), FoldedTables(Graph("law", {}, {}, {}, ()), fail)
     tables.keys["c"] = Durable({}, {}, {}, {})
-    images = [log.next() for _ in range(data.draw(st.integers(1, 6)))]
+    images = [log.next() for _ in range(6)]
     while images:
-        cut = data.draw(st.integers(1, len(images)))
+        cut = data.draw(st.sampled_from([len(images), *range(1, len(images) + 1)]))
         some, images = images[:cut], images[cut:]
         later = [acked for image in images for acked in image.acked]
         store.folded.apply(ROW, fold(some, later), {})

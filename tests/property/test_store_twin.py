@@ -401,10 +401,11 @@ class Twins(RuleBasedStateMachine):
             self.both(lambda store: store.fold(FoldWrite(interval, Sequencer(sequencer - 1), Seq(seq), [image])))
             is False
         )
-        wrong: Any = self.both(
-            lambda store: store.fold(FoldWrite(interval, Sequencer(sequencer), Seq(seq), [image] * 9))
-        )
-        assert wrong is StoreError
+        rows = len(self.unfolded[interval])
+        for images in ([image] * (rows + 1), [image] * (rows - 1)):
+            write = FoldWrite(interval, Sequencer(sequencer), Seq(seq), images)
+            wrong: Any = self.both(lambda store, write=write: store.fold(write))  # type: ignore[misc]
+            assert wrong is StoreError
 
     @rule(interval=INTERVALS)
     def load(self, interval: IntervalId) -> None:

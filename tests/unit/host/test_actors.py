@@ -7,6 +7,7 @@ from millwheel.core.interval import events as ev
 from millwheel.core.interval.config import Config
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
+from millwheel.core.source.row_counts import RowCounts
 from millwheel.graph import Settings
 from millwheel.host.actors import Actor, Actors
 from millwheel.ids import IntervalId, ProducerId, Sequencer
@@ -60,3 +61,15 @@ def test_intervals_and_partitions_are_told_apart() -> None:
     assert actors.intervals() == [(one, one.core), (other, other.core)]
     assert actors.partitions() == [(read, read.core)]
     assert (actors.of("d"), actors.of("nobody")) == ([other], [])
+
+
+def test_rows_of_open_partitions_count_with_those_of_partitions_that_are_gone() -> None:
+    actors, gone, other = Actors(), partition(1, 7), partition(3, 9, "t")
+    for actor, given in ((gone, 2), (partition(2, 8), 3), (other, 5)):
+        actors.put(actor)
+        assert isinstance(actor.core, InjectorCore)
+        actor.core.rows.add(RowCounts(given))
+        actor.core.rows.note(RowCounts(given))  # its position is durable
+    actors.drop(gone)
+    assert actors.rows_by_source() == {"source:s": RowCounts(5), "source:t": RowCounts(5)}
+    assert actors.rows() == RowCounts(10)

@@ -217,6 +217,18 @@ def test_a_trigger_of_wall_time_that_is_gone_gives_nothing_any_more(after: Any) 
     assert stepper.values()[1:] == [("on time", [1, 2, 3])]
 
 
+@pytest.mark.parametrize("every", [EveryRecords(3), EveryWall(seconds=5)])
+@pytest.mark.parametrize("lateness", [0, 5])
+def test_records_that_nothing_has_counted_are_in_the_last_pane(every: Any, lateness: int) -> None:
+    """Without a pane at the watermark there is no other that would have them."""
+    stepper = Versions(FIXED, lateness=seconds(lateness))
+    send(stepper, "ann", 1, 2)
+    stepper.then(trigger=Repeat(every), lateness=seconds(lateness))
+    stepper.at(20)
+    assert [values for _, values in stepper.values()] == [[1]]
+    stepper.ends()
+
+
 LATE = [EveryRecords(3), EveryWall(seconds=5)]
 THEN: list[dict[str, Any]] = [
     {"trigger": AtWatermark(late=None)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millwheel import SECOND
+from millwheel.bundles import decode_checkpoint
 from millwheel.core.interval.schedule import Schedule
 from millwheel.library import (
     Aggregation,
@@ -31,8 +33,10 @@ from millwheel.library import (
 )
 from millwheel.library.triggers import Trigger
 from millwheel.testing import Stepper
+from millwheel_storage.fold import fold
+from millwheel_storage.postgres.overlays import overlay_timers
 from tests.effort import examples
-from tests.unit.library.pipelines import Score, dropped, left, panes, windowed
+from tests.unit.library.pipelines import Score, dropped, left, panes, scores, windowed
 
 DISORDER = 20
 WINDOWS: dict[str, Any] = {
@@ -334,3 +338,97 @@ def test_a_pane_has_the_time_of_its_records_that_were_not_late(
         (o.value.key, o.value.window): o.timestamp for o in run.stepper.outputs(panes) if o.value.timing == "on time"
     }
     assert found == {place: of(run.times[place], default=place[1].last) for place in found}
+
+
+@pytest.mark.parametrize(("time", "of"), [("earliest", min), ("latest", max)])
+@settings(max_examples=examples(13))
+@given(ROWS, CUTS, st.sampled_from([AtWatermark(), AtWatermark(early=EveryWall(seconds=1_000))]))
+def test_a_session_has_the_time_of_its_rows(
+    time: str, of: Any, rows: list[Row], cuts: list[int], trigger: Trigger
+) -> None:
+    """However it has grown together; none of them is late."""
+    run = Run(WINDOWS["sessions"], time=time, trigger=trigger)
+    run.feed(rows, cuts, [DISORDER])
+    found = {(o.value.key, o.value.window): o.timestamp for o in run.stepper.outputs(panes)}
+    assert found == {place: of(of_window) * SECOND for place, of_window in expected(WINDOWS["sessions"], rows).items()}
+
+
+EARLY, LATE = 4, 7
+"""Seconds of wall time."""
+
+
+class Timed(Run):
+    """Rows come one by one.  It knows when the pane of each is due, if wall time makes it, and which rows no pane has had."""
+
+    def __init__(self, windows: Any, trigger: Any, periods: tuple[int, int] | None, panes: str) -> None:
+        super().__init__(windows, trigger=trigger, lateness=seconds(4 * DISORDER), panes=panes)
+        self.waiting: dict[Row, int] = {}
+        self._windows = windows
+        self._periods = periods
+        self._seen = 0
+
+    def send(self, row: Row) -> None:
+        """One row, now."""
+        player, second = row
+        late = (
+            not isinstance(self._windows, Sessions)
+            and self._windows.of(second * SECOND)[0].end <= self.promised * SECOND
+        )
+        period = self._periods[late] if self._periods else EARLY
+        self.waiting[row] = self.stepper.clock + period * SECOND
+        self.stepper.send(scores, Score(player, second), second * SECOND)
+
+    def look(self) -> None:
+        """A pane that wall time has made is due because of its oldest row, and no row waits longer than that."""
+        now = self.stepper.clock
+        came = self.stepper.outputs(panes)[self._seen :]
+        self._seen += len(came)
+        for pane in (out.value for out in came):
+            due = [self.waiting.pop((pane.key, s)) for s in pane.value if (pane.key, s) in self.waiting]
+            assert pane.timing == "on time" or pane.last or min(due, default=None) == now, (pane, due, now)
+        assert not self._periods or all(at > now for at in self.waiting.values()), (self.waiting, now)
+
+
+def timers_left(stepper: Stepper) -> dict[Any, int]:
+    """Timers that are set."""
+    store = stepper.store.inner
+    stored = store.folded.timers.values()
+    found = {(key, *name): at for of in stored for key, timers in of.items() for name, at in timers.items()}
+    for interval in store.intervals:
+        images = [decode_checkpoint(store.log[place].payload) for place in sorted(store.log) if place[0] == interval]
+        overlay_timers(found, fold(images))
+    return found
+
+
+@pytest.mark.parametrize("name", ["fixed", "sessions"])
+@pytest.mark.parametrize("kind", ["at", "repeat", "late"])
+def test_no_row_waits_longer_than_a_trigger_of_wall_time_says(name: str, kind: str) -> None:
+    """Nor does a pane come sooner, or with nothing new.  Sessions that become one take the earlier of two times."""
+    early, late = EveryWall(seconds=EARLY), EveryWall(seconds=LATE if name == "fixed" else EARLY)
+    triggers: dict[str, Trigger] = {
+        "at": AtWatermark(early=early, late=late),
+        "repeat": Repeat(early),
+        "late": AtWatermark(
+            late=early
+        ),  # a session may be late, and open again: then its pane is that at the watermark
+    }
+    periods = {"at": (EARLY, LATE if name == "fixed" else EARLY), "repeat": (EARLY, EARLY)}
+    for seed in range(examples(6)):
+        dice, promised, sent = random.Random(seed), 0, set[Row]()
+        run = Timed(WINDOWS[name], triggers[kind], periods.get(kind), dice.choice(["accumulating", "discarding"]))
+        for step in dice.choices(["row", "clock", "watermark"], [5, 4, 1], k=50):
+            row = ("ann" if dice.random() < 0.8 else "bob", max(0, promised + dice.randint(-9, 9)))
+            if step == "row" and row not in sent:
+                sent.add(row)
+                run.send(row)
+            elif step == "clock":
+                run.stepper.advance_clock(SECOND)
+            elif step == "watermark":
+                promised += dice.randint(1, 9)
+                run.promise(promised, 1_000)
+            run.look()
+        run.stepper.finish()
+        run.look()
+        assert not run.waiting
+        assert run.panes()
+        assert timers_left(run.stepper) == {}
