@@ -15,7 +15,7 @@ from psycopg.types.numeric import Int8
 from millwheel.bundles import (
     LogWrite,
 )
-from millwheel.cluster import Leader, Placement
+from millwheel.cluster import Leader, Placement, Reshaping
 from millwheel.errors import StoreError
 from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import WatermarkWrite
@@ -146,7 +146,8 @@ def test_a_commit_that_comes_during_a_placement_is_fenced_by_it(cluster: Cluster
     run(cluster, main())
 
 
-def test_a_leader_that_is_followed_during_its_decision_has_decided_nothing(cluster: Cluster) -> None:
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_leader_that_is_followed_during_its_decision_has_decided_nothing(cluster: Cluster, cut: bool) -> None:
     async def main() -> None:
         store, first, leader = await cluster.leader("c1")
         other, second = await cluster.member("c2", "controller")
@@ -154,11 +155,10 @@ def test_a_leader_that_is_followed_during_its_decision_has_decided_nothing(clust
         unnamed = await cluster.process()  # its sessions bear no name, so nobody ends them
         before = await store.cluster_map()
         async with cluster.holding("SELECT FROM ownership WHERE interval_id = 2 FOR SHARE"):
-            decision = asyncio.create_task(
-                unnamed.place(
-                    Placement(leader.epoch, before.version, {IntervalId(1): worker, IntervalId(2): worker}, {})
-                )
-            )
+            placed = Placement(leader.epoch, before.version, {IntervalId(1): worker, IntervalId(2): worker}, {})
+            united = Reshaping(leader.epoch, before.version, (IntervalId(1), IntervalId(2)))
+            asked: Any = unnamed.reshape(united) if cut else unnamed.place(placed)
+            decision = asyncio.create_task(asked)
             assert await waits(decision)
             await cluster.expire(first)
             assert await asyncio.wait_for(other.lead(second, LEASE_US), 60) == Leader(second, 2, "c2:1")
