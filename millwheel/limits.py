@@ -636,6 +636,9 @@ LOAD_SAMPLE_KEYS: Final = 128
 HOT_KEY_BUNDLES: Final = 4
 """Of so many bundles for an interval one is counted.  What that costs is in docs/benchmarks.md."""
 
+HOT_KEY_LITTLE: Final = 8
+"""Up to so many keys of a bundle are counted one by one, which takes less time than to count them together first."""
+
 HOT_KEY_ROOM: Final = 64
 """Keys that a sketch remembers at least: a share is too low by a 64th at most, and a hot key has several times that."""
 

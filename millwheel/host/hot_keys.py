@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from heapq import nlargest
+from itertools import repeat
 from operator import itemgetter
 
 from millwheel import limits
@@ -48,7 +49,8 @@ class KeyCounts:
         """Count the keys of a bundle."""
         counts, floor = self._counts, self._floor
         self.total += len(keys)
-        for key, count in Counter(keys).items():
+        little = len(keys) <= limits.HOT_KEY_LITTLE
+        for key, count in zip(keys, repeat(1)) if little else Counter(keys).items():
             counts[key] = counts.get(key, floor) + count
         if len(counts) > 2 * self._room:  # seldom, also when bundles hold one record each
             kept = nlargest(self._room + 1, counts.items(), key=_count)

@@ -25,19 +25,19 @@ class Procedures:
 
     def start(self, steps: Steps) -> None:
         """Begin."""
-        self._go_on(steps, lambda: next(steps))
+        self._go_on(steps, steps.send, None)
 
     def answered(self, token: int, answer: Any) -> None:
         """The answer to an `Ask`; one that nobody waits for is dropped."""
         steps, _ = self._waiting.pop(token, (None, False))
         if steps is not None:
-            self._go_on(steps, lambda: steps.send(answer))
+            self._go_on(steps, steps.send, answer)
 
     def declined(self, token: int, refusal: RowRefused) -> None:
         """The store refused rows of an `Ask`: the procedure gets the error."""
         steps, _ = self._waiting.pop(token, (None, False))
         if steps is not None:
-            self._go_on(steps, lambda: steps.throw(refusal))
+            self._go_on(steps, steps.throw, refusal)
 
     def abandon(self, steps: Steps) -> None:
         """End a procedure where it waits; the answer is dropped when it comes."""
@@ -45,9 +45,9 @@ class Procedures:
             del self._waiting[token]
             steps.close()
 
-    def _go_on(self, steps: Steps, resume: Callable[[], Wish]) -> None:
+    def _go_on(self, steps: Steps, resume: Callable[[Any], Wish], given: object) -> None:
         try:
-            wish = resume()
+            wish = resume(given)
         except StopIteration:
             return
         self._last += 1

@@ -361,7 +361,9 @@ class WorkerHost(Voice):
 
     def handle_core(self, actor: Actor, event: ev.Event) -> None:
         """Give a core an event now."""
-        self.perform(actor, actor.core.handle(event, self.now))
+        effects = actor.core.handle(event, self.now)
+        if effects:
+            self.perform(actor, effects)
         self.links.grant(actor)
 
     def _arrived(self, rows: he.RowsArrived) -> None:
@@ -380,13 +382,13 @@ class WorkerHost(Voice):
     def perform(self, actor: Actor, effects: list[ev.Effect]) -> None:
         """Perform effects of a core, in order."""
         for effect in effects:
-            if type(effect) is ev.SetAlarm:
-                if self._alarms.set(effect.at, actor.interval):
-                    self._out.append(he.WakeAt(effect.at))
+            if type(effect) is ev.Ack:
+                self.links.acknowledge(actor, effect.sender, effect.number, effect.epoch)
             elif type(effect) is ev.Send:
                 self.links.send(actor, effect.bundle)
-            elif type(effect) is ev.Ack:
-                self.links.acknowledge(actor, effect.sender, effect.number, effect.epoch)
+            elif type(effect) is ev.SetAlarm:
+                if self._alarms.set(effect.at, actor.interval):
+                    self._out.append(he.WakeAt(effect.at))
             elif type(effect) is ev.Invoke:
                 self._invoke(actor, effect.work)
             elif type(effect) is ev.Commit:
