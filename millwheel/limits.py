@@ -356,6 +356,13 @@ REPORT_REST_US: Final = 5_000
 """Between two messages of a worker in which intervals say how far they have come.  A leader writes watermarks half as often.
 At 1,000 records/s, a message a record took a fifth of the processor time of the worker with the source."""
 
+RECEIPT_REST_US: Final = 5_000
+"""How long a receipt for another worker waits for others.  Whoever has sent a bundle goes on without it, but each frame wakes
+a process, and holds up what runs there."""
+
+RECEIPTS_TOGETHER: Final = 4
+"""So many are told at once.  A source has at most `UNACKED_LIMIT_READS` reads that nobody has acked."""
+
 ROUND_DELAY_US: Final = 10_000
 """Time between two rounds of a loop while its floor rises: watermarks are not written more often either."""
 

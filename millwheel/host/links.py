@@ -17,6 +17,7 @@ from millwheel.host.actors import Actor
 from millwheel.host.messages import Delivery, Expected, Hello, Message, Receipt
 from millwheel.host.origins import Origins
 from millwheel.host.promises import Grants
+from millwheel.host.receipts import Receipts
 from millwheel.host.receivers import Receivers
 from millwheel.host.strangers import Strangers
 from millwheel.ids import IntervalId
@@ -33,7 +34,13 @@ class Links:
         self.receivers = Receivers()
         self._origins = Origins()
         self._grants = Grants()
+        self._receipts: Receipts | None = None
+        """Those that wait, when other workers are other processes; else each is told at once."""
         self.strangers = Strangers()
+
+    def gather_receipts(self, rest_us: int, together: int) -> None:
+        """From now on receipts for other workers wait up to `rest_us` for others."""
+        self._receipts = Receipts(rest_us, together)
 
     # --- who is there -----------------------------------------------------------------------------------------
 
@@ -49,10 +56,14 @@ class Links:
         self.receivers.cut(peer)
         self._origins.forget(peer)
         self._grants.part(peer)
+        if self._receipts is not None:
+            self._receipts.part(peer)
 
     def reopened(self, peer: str) -> None:
         """The channel to a worker is open again after a cut.  Say again what it must know."""
         self.receivers.cut(peer)
+        if self._receipts is not None:  # before it hears what it has to send again
+            self._receipts.tell(peer, self._worker.say)
         self._worker.say(peer, Expected(tuple(sorted(self._worker.routes.live))))
         for actor, _ in self._worker.actors.intervals():
             self._greet(actor, peer)
@@ -60,6 +71,8 @@ class Links:
     def drop(self, interval: IntervalId) -> None:
         """An interval is not this worker's any more."""
         self._grants.drop(interval)
+        if self._receipts is not None:
+            self._receipts.drop(interval, self._worker.say)
 
     # --- receiving --------------------------------------------------------------------------------------------
 
@@ -93,8 +106,20 @@ class Links:
     def acknowledge(self, actor: Actor, sender: IntervalId, number: int, epoch: int) -> None:
         """What an interval has got is durable: its sender hears of it."""
         peer = self._origins.of(sender)
-        if peer is not None:  # else its worker is gone, and so is whoever waited for this
-            self._worker.say(peer, Receipt(actor.interval, sender, number, epoch))
+        if peer is None:  # its worker is gone, and so is whoever waited for this
+            return
+        receipt = Receipt(actor.interval, sender, number, epoch)
+        if self._receipts is None or peer == self._worker.name:
+            self._worker.say(peer, receipt)
+        else:
+            self._receipts.add(peer, receipt, self._worker.now)
+
+    def flush(self) -> int | None:
+        """Tell what has waited long enough; when to look again, wall time, us, or None."""
+        if self._receipts is None:
+            return None
+        self._receipts.due(self._worker.now, self._worker.say)
+        return self._receipts.next()
 
     # --- sending ----------------------------------------------------------------------------------------------
 

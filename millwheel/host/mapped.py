@@ -87,6 +87,8 @@ class MappedOwnership:
         self._ending: RunEnding | None = None
         worker.gather_reports(limits.REPORT_REST_US)
         enabled = worker.graph.snapshot_every_us > 0
+        if not enabled:  # an epoch ends when receipts have come, so they do not wait
+            worker.links.gather_receipts(limits.RECEIPT_REST_US, limits.RECEIPTS_TOGETHER)
         worker.epochs = self._epochs = SharedEpochs(worker, enabled, incarnation, self._serves)
         self._based = not enabled
 

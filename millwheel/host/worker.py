@@ -450,6 +450,8 @@ class WorkerHost(Voice):
             self.epochs.press()
         self.shares.look(self.now)
         self.partitions.flush()
+        if (at := self.links.flush()) is not None:
+            self._out.append(he.WakeAt(at))
         if self._reports is not None:
             self._report_when_due()
 

@@ -8,9 +8,11 @@ from functools import partial
 import msgspec
 import pytest
 
+from millwheel import limits
 from millwheel.bundles import Bundle
 from millwheel.core.interval import events as ev
 from millwheel.host import alphabet as he
+from millwheel.host.actors import Actor
 from millwheel.host.messages import Credit, Delivery, Expected, Hello, Message, Receipt
 from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.model import MAX_TIME
@@ -90,13 +92,74 @@ def said(hand: ClusterHand | Hand, say: Callable[[], object]) -> list[tuple[str,
 
 
 def test_a_receipt_goes_to_the_worker_that_has_sent_and_to_nobody_when_that_is_gone(hand: ClusterHand) -> None:
-    hand.place(ONE, owner=hand.mine)
-    actor, other = hand.worker.actors.all[ONE], f"w{hand.other}"
-    hand.deliver(actor.sequencer + 1, other)
-    acks = partial(hand.worker.perform, actor, [ev.Ack(SENDER, 7, 0)])
-    assert said(hand, acks) == [(other, Receipt(ONE, SENDER, 7, 0))]
+    actor, other = heard_from(hand, f"w{hand.other}")
+    acked(hand, actor, 7)
+    rested(hand)
+    assert hand.told == [(other, Receipt(ONE, SENDER, 7, 0))]
+    hand.told.clear()
+    acked(hand, actor, 8)
     hand.worker.part(other)
-    assert said(hand, acks) == []
+    acked(hand, actor, 9)
+    rested(hand)
+    assert hand.of(Receipt) == []
+
+
+def test_receipts_for_another_process_wait_for_each_other_and_not_for_long(hand: ClusterHand) -> None:
+    actor, _ = heard_from(hand, f"w{hand.other}")
+    acked(hand, actor, 7)
+    hand.give(he.TurnEnded())
+    assert hand.of(Receipt) == []
+    assert hand.now + limits.RECEIPT_REST_US in hand.wakes
+    rested(hand)
+    assert [receipt.number for receipt in hand.of(Receipt)] == [7]
+    numbers = [*range(20, 20 + limits.RECEIPTS_TOGETHER)]
+    for number in numbers:
+        acked(hand, actor, number)
+    hand.give(he.TurnEnded())
+    assert [receipt.number for receipt in hand.of(Receipt)] == numbers
+
+
+def test_receipts_within_a_process_do_not_wait(hand: ClusterHand) -> None:
+    actor, me = heard_from(hand, hand.worker.name)
+    acks = partial(hand.worker.perform, actor, [ev.Ack(SENDER, 7, 0)])
+    assert said(hand, acks) == [(me, Receipt(ONE, SENDER, 7, 0))]
+
+
+def test_after_a_cut_receipts_are_told_before_the_hello_that_asks_for_what_is_not_acked(hand: ClusterHand) -> None:
+    actor, other = heard_from(hand, f"w{hand.other}")
+    acked(hand, actor, 7)
+    kinds = [type(word) for _, word in said(hand, partial(hand.worker.links.reopened, other))]
+    assert kinds.index(Receipt) < kinds.index(Hello)
+
+
+def test_receipts_that_wait_are_told_when_their_interval_goes(hand: ClusterHand) -> None:
+    """Else its senders would send again to the next owner what is durable, and without deduplication it would count twice."""
+    actor, other = heard_from(hand, f"w{hand.other}")
+    acked(hand, actor, 7)
+    assert said(hand, partial(hand.worker.links.drop, ONE)) == [(other, Receipt(ONE, SENDER, 7, 0))]
+
+
+def heard_from(hand: ClusterHand, peer: str) -> tuple[Actor, str]:
+    """An interval that has heard of its sender at `peer`, and has no receipts that wait."""
+    hand.place(ONE, owner=hand.mine)
+    actor = hand.worker.actors.all[ONE]
+    hand.deliver(actor.sequencer + 1, peer)
+    hand.give(he.TurnEnded())
+    rested(hand)
+    hand.told.clear()
+    hand.wakes.clear()
+    return actor, peer
+
+
+def acked(hand: ClusterHand, actor: Actor, number: int) -> None:
+    """A bundle is durable at an interval."""
+    hand.worker.perform(actor, [ev.Ack(SENDER, number, 0)])
+
+
+def rested(hand: ClusterHand) -> None:
+    """Receipts have waited as long as they may."""
+    hand.now += limits.RECEIPT_REST_US
+    hand.give(he.TurnEnded())
 
 
 def test_what_a_worker_sends_counts_against_its_own_promise(hand: ClusterHand) -> None:

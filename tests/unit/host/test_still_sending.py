@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millwheel import limits
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Led, Receipt, RunEnded
 from millwheel.host.requests import ReadSenders
@@ -36,6 +37,8 @@ def test_what_an_unknown_producer_sends_waits_until_the_store_says_who_it_is(han
     hand.answer(ask)
     for _ in range(3):
         hand.give(he.TurnEnded())
+    hand.now += limits.RECEIPT_REST_US
+    hand.give(he.TurnEnded())
     assert {*hand.ran} == ({ONE} if sends else set())
     first = (producer << 32) + 1
     acked = [first, first + 1, first + 2] if sends else []  # nobody waits for the others but who was superseded
