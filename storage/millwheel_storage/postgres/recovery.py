@@ -15,7 +15,6 @@ from millwheel import limits
 from millwheel.bundles import BEFORE_TIMERS, Checkpoint, Delivered, HoldWrites, OutsideBucket, RecoveredInterval
 from millwheel.errors import InvariantError
 from millwheel.ids import Sequencer
-from millwheel.limits import RECOVERY_CHUNK_BYTES
 from millwheel.model import MIN_TIME, TIMER_KINDS
 from millwheel.ports import FoldWrite
 from millwheel_storage.decode import decode_image, productions, timer_writes
@@ -24,7 +23,7 @@ from millwheel_storage.postgres import ownership, query
 from millwheel_storage.postgres.catalogue import IntervalPlace
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.postgres.reads import timer_page
-from millwheel_storage.postgres.writes import fold_steps
+from millwheel_storage.postgres.writes import answered, fold_steps
 from millwheel_storage.releases import LogPlace, Releases, releases
 from millwheel_storage.statements import folding, loading, outside_ids, quarantining
 
@@ -78,6 +77,7 @@ async def fold_log(connection: Connection, place: IntervalPlace) -> None:
     interval = place.row.id
     images: list[Checkpoint] = []
     places: list[LogPlace] = []
+    free: set[str] = set()
     size = 0
     await connection.execute(loading.DECLARE_LOG, (interval,))
     while page := await query.rows(connection, loading.FETCH_LOG):
@@ -85,20 +85,30 @@ async def fold_log(connection: Connection, place: IntervalPlace) -> None:
             images.append(decode_image(payload))
             places.append((sequencer, seq))
             size += len(payload)
-            if size >= RECOVERY_CHUNK_BYTES:
-                await _fold_chunk(connection, place, images, places)
+            if size >= limits.RECOVERY_CHUNK_BYTES:
+                await _fold_chunk(connection, place, images, places, free)
                 images, places, size = [], [], 0
     if images:
-        await _fold_chunk(connection, place, images, places)
+        await _fold_chunk(connection, place, images, places, free)
     await connection.execute(loading.CLOSE_LOG)
     await connection.execute(loading.DELETE_LOG, (interval,))
 
 
 async def _fold_chunk(
-    connection: Connection, place: IntervalPlace, images: Sequence[Checkpoint], places: Sequence[LogPlace]
+    connection: Connection,
+    place: IntervalPlace,
+    images: Sequence[Checkpoint],
+    places: Sequence[LogPlace],
+    free: set[str],
 ) -> None:
+    """Fold some of a log.  `free` keys were released before, and have not failed again: they answer requests up to here."""
     released = releases(images, places)
     await query.apply(connection, fold_steps(place.row.id, place.computation, fold(images), released))
+    for image in images:
+        free.update(image.released)
+        free.difference_update(entry.key for entry in image.quarantined)
+    if free:
+        await query.apply(connection, [answered(place.computation, sorted(free), places[-1])])
 
 
 async def _recovered(connection: Connection, place: IntervalPlace, ends: int, suspicion: bytes) -> RecoveredInterval:

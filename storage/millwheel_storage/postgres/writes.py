@@ -18,7 +18,7 @@ from millwheel.model import MAX_TIME
 from millwheel_storage.fold import Channel, Folded
 from millwheel_storage.postgres.arrays import BigintArray, ByteaArray, TextArray
 from millwheel_storage.productions import pack_ids
-from millwheel_storage.releases import Releases
+from millwheel_storage.releases import LogPlace, Releases
 from millwheel_storage.statements import folding, outside_ids, quarantining
 
 Step = tuple[str, tuple[Any, ...] | dict[str, Any]]
@@ -196,6 +196,13 @@ def _quarantine(computation: Int4, folded: Folded, released: Releases) -> Iterat
     if dropped:
         names, counts = _columns(dropped, 2)
         yield quarantining.DROP_QUARANTINE, (ByteaArray.of_texts(names), BigintArray(counts), computation, computation)
+
+
+def answered(computation: int, free: Sequence[str], end: LogPlace) -> Step:
+    """Requests go that were made before or at the `end` of a log which leaves these keys free."""
+    keys = ByteaArray.of_texts(free)
+    sequencers, seqs = BigintArray([end[0]] * len(free)), BigintArray([end[1] + 1] * len(free))
+    return quarantining.CLEAR_REDRIVES, (keys, sequencers, seqs, Int4(computation))
 
 
 def _columns(rows: Iterable[tuple[Any, ...]], count: int) -> list[list[Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from millwheel import limits
 from millwheel.bundles import (
     Acked,
     HoldWrites,
@@ -19,7 +20,7 @@ from millwheel.bundles import (
     encode_checkpoint,
 )
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
-from millwheel.ports import FoldWrite
+from millwheel.ports import Declaration, FoldWrite
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
@@ -233,3 +234,35 @@ def test_requests_have_the_place_of_their_own_logs_and_are_read_page_by_page(
         return store.tables() if isinstance(store, MemoryStore) else postgres_tables(postgres.url, pipeline)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("chunk", [1, 10**6])
+def test_a_log_that_is_recovered_in_parts_answers_what_the_whole_answers(
+    postgres: EmbeddedPostgres, pipeline: str, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    """Under snapshots its release is in the log before anybody sees it: what was asked for in between stayed for ever."""
+    monkeypatch.setattr(limits, "RECOVERY_CHUNK_BYTES", chunk)
+    found = list[Any]()
+
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        interval = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        sequencer = (await store.acquire([interval]))[interval]
+        for seq, written in enumerate((FIRST, RELEASED, image([])), start=1):
+            epoch = int(seq > 1)
+            payload = encode_checkpoint(msgspec.structs.replace(written, epoch=epoch))
+            await store.commit([LogWrite(interval, sequencer, Seq(seq), epoch, payload)])
+        with Reader(postgres.url, pipeline) as reader:
+            assert reader.request_redrives("a") == 1
+        assert await store.declare(Declaration(epoch=1, owners={interval: sequencer}))
+        found.append(await store.redrive_requests(("", ""), 9))
+        sequencer = (await store.acquire([interval]))[interval]
+        assert await store.recover(interval, sequencer) is not None
+        found.append(await store.redrive_requests(("", ""), 9))
+        await store.close()
+
+    asyncio.run(main())
+    assert found == [[("a", "bad")], []]
+    with Reader(postgres.url, pipeline) as reader:
+        assert reader.quarantined() == []
+        assert [row.key for row in reader.scan_state("a")] == ["changed", "gone", "kept"]
