@@ -398,6 +398,7 @@ class EmbeddedPostgres:
             self._log_began = log.seek(0, os.SEEK_END)
             if not _taken(sign):
                 return False
+            self._bury()  # workers of the dead one may have held the sign until now
             # A session of its own: Ctrl-C at the terminal must reach Python only, which then stops the server
             # in order.
             with _signals_later():  # else a child could live without a name here
