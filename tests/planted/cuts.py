@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from millwheel.bundles import Bundle, CellWrites, TimerWrites
+from millwheel.bundles import Bundle, TimerWrites
 from millwheel.core.channel.alignment import Alignment
 from millwheel.core.channel.outbox import Outbox
 from millwheel.core.durability.durable_epochs import DurableEpochs
@@ -241,12 +241,20 @@ def core_without_label() -> Patches:
 @cut
 def image_without_memory() -> Patches:
     """The image of an epoch has what hooks have set, and memory does not."""
+    return {(StateCache, "_merge"): lambda self, cell, writes: None}
 
-    def write(self: StateCache, cell: str, writes: Any, seq: Seq) -> CellWrites:
-        self.mark([*writes], seq)
-        return CellWrites(cell, [*writes], [*writes.values()])
 
-    return {(StateCache, "_write_values"): write}
+@cut
+def reads_before_it_merges() -> Patches:
+    """A hook finds what its key had before the last epoch, because that epoch is not merged yet."""
+    adopt = StateCache._adopt
+    return {(StateCache, "_adopt"): lambda self, keys, others=0: adopt(self, (), others)}
+
+
+@cut
+def folded_before_merged() -> Patches:
+    """A key leaves memory when its epoch is folded, and comes back as it was before others: the epoch is merged later."""
+    return {(StateCache, "_adopt_all"): lambda self: None}
 
 
 @only(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from unittest.mock import patch
 
-from millwheel import SECOND, limits
+from millwheel import SECOND
 from millwheel.cluster import Reshaping
 from millwheel.ids import IntervalId
 from millwheel.testing.checks.cuts import CutStore
@@ -15,7 +14,7 @@ from millwheel.testing.faults.nemesis import Faults, Nemesis, Seeded
 from millwheel.testing.world.fleet import ClusterSimulation, Roles
 from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel_storage.memory import MemoryStore
-from tests.sim.cuts import START_US, Stage
+from tests.sim.cuts import START_US, Stage, small_epochs
 from tests.sim.fleets import faults_of_cluster, leaves_of
 
 KEYS = ("is", "not", "or", "p1", "p2", "that")
@@ -70,7 +69,7 @@ def simulate_cluster_cuts(
     kernel, rng = Kernel(seed, start_us=START_US), random.Random(f"cluster cuts {seed}")
     if faults is None:
         faults = faults_of_cluster(seed)
-    with patch.object(limits, "EPOCH_LIMIT_WRITES", 12 if seed % 4 == 1 else limits.EPOCH_LIMIT_WRITES):
+    with small_epochs(seed):
         nemesis = Seeded(faults, kernel.rng)
         roles = {"worker": rng.choice((1, 2, 2, 3)), "controller": rng.choice((1, 2, 2))}
         drawn = rng.choice((0, 2, 5))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -316,10 +317,20 @@ def run_stage(
     return kernel
 
 
+@contextmanager
+def small_epochs(seed: int) -> Iterator[None]:
+    """In some seeds epochs are full all the time, so that sources wait for their end.  In others an invocation merges its own
+    keys of the last epoch only, and the rest waits for the fold."""
+    with (
+        patch.object(limits, "EPOCH_LIMIT_WRITES", 12 if seed % 4 == 1 else limits.EPOCH_LIMIT_WRITES),
+        patch.object(limits, "ADOPTED_PER_KEY", limits.ADOPTED_PER_KEY if seed % 3 == 1 else 0),
+    ):
+        yield
+
+
 def simulate_cuts(seed: int) -> Kernel:
     """One seed; raises `Violation` with the story when an invariant breaks."""
     kernel = Kernel(seed, start_us=START_US)
     faults: Faults = msgspec.structs.replace(faults_of(seed), clock_step=0)
-    # In some seeds epochs are full all the time, so that sources wait for their end.
-    with patch.object(limits, "EPOCH_LIMIT_WRITES", 12 if seed % 4 == 1 else limits.EPOCH_LIMIT_WRITES):
+    with small_epochs(seed):
         return run_stage(Stage(seed), kernel, Seeded(faults, kernel.rng), 5 * SECOND)

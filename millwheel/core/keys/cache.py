@@ -7,8 +7,9 @@ Of a key with many entries, only some may be here.  Then `partial` says what is 
 not here was not written since it was folded, so the tables are right about it.
 
 State lies in columns, one dict from key to value per cell.  What an invocation wrote is applied cell by cell, at the cost of
-a dict update, and not key by key.  Under snapshots hooks write to `changes`, and `cut` applies them once an epoch: to merge
-them after each invocation took a tenth of all time (docs/adr/0055-hooks-write-to-the-epoch.md).
+a dict update, and not key by key.  Under snapshots hooks write to `changes`, which `cut` ends: to merge them after each
+invocation took a tenth of all time (docs/adr/0055-hooks-write-to-the-epoch.md).  The cut merges nothing either.  Each
+invocation of the next epoch merges the keys that it reads, and some others, and the fold merges the rest.
 """
 
 from __future__ import annotations
@@ -46,6 +47,14 @@ class StateCache:
         """By cell, the values that were set since the last `cut`: `values` do not have them yet.  None: they have."""
         self._estimated_bytes = 0
         """What of `size_bytes` is an estimate of `changes`."""
+        self._behind: dict[str, dict[str, bytes | None]] = {}
+        """By cell, what the last `cut` has returned and `values` do not have all of yet.  These keys are dirty."""
+        self._rest: Iterator[tuple[str, dict[str, bytes | None]]] = iter(())
+        """The same in pieces, without those that were merged."""
+        self._behind_bytes = 0
+        """What of `size_bytes` is an estimate of it."""
+        self._behind_seq = Seq(0)
+        """The seq of that cut."""
         self.values: dict[str, dict[str, bytes]] = {}
         self.entries: dict[str, dict[str, dict[str, bytes]]] = {}
         self.partial: dict[str, Known] = {}
@@ -143,6 +152,7 @@ class StateCache:
 
     def cells(self, key: str) -> dict[Slot, bytes]:
         """Everything stored under `key`, which is here."""
+        self._adopt([key])
         found: dict[Slot, bytes] = {(cell, ""): column[key] for cell, column in self.values.items() if key in column}
         for cell, by_key in self.entries.items():
             found.update(((cell, entry), value) for entry, value in by_key.get(key, {}).items())
@@ -160,6 +170,8 @@ class StateCache:
 
     def touch(self, keys: Mapping[str, int]) -> None:
         """`keys` are about to be read, in this invocation; all are here, or absent from the store."""
+        if self._behind:
+            self._adopt(keys, limits.ADOPTED_PER_KEY * len(keys))
         if 2 * self.size_bytes > self.limit_bytes:
             self._before.update(zip(keys, map(self.last_read.get, keys), strict=True))
         self.last_read.update(keys)
@@ -184,21 +196,52 @@ class StateCache:
         return log
 
     def _write_values(self, cell: str, writes: Mapping[str, bytes | None], seq: Seq) -> CellWrites:
+        self._merge(cell, writes)
+        return self._logged(cell, writes, seq)
+
+    def _merge(self, cell: str, writes: Mapping[str, bytes | None]) -> None:
         self.size_bytes += _apply(self.values.setdefault(cell, {}), writes)
-        log = CellWrites(cell, list(writes), list(writes.values()))
-        self.mark(log.keys, seq)
         if self.partial:
             self._removed(cell, ((key, "") for key, value in writes.items() if value is None))
+
+    def _logged(self, cell: str, writes: Mapping[str, bytes | None], seq: Seq) -> CellWrites:
+        log = CellWrites(cell, list(writes), list(writes.values()))
+        self.mark(log.keys, seq)
         return log
 
     def cut(self, seq: Seq) -> list[CellWrites]:
-        """The values that were set since the last cut, as those of checkpoint `seq`; `values` have them from now on."""
+        """The values that were set since the last cut, as those of checkpoint `seq`; hooks find them from now on."""
         if self.changes is None:
             return []
+        self._adopt_all()
         changes, self.changes = self.changes, {}
-        self.size_bytes -= self._estimated_bytes
-        self._estimated_bytes = 0
-        return [self._write_values(cell, writes, seq) for cell, writes in changes.items() if writes]
+        self._behind = {cell: writes for cell, writes in changes.items() if writes}
+        self._behind_bytes, self._estimated_bytes, self._behind_seq = self._estimated_bytes, 0, seq
+        log = [self._logged(cell, writes, seq) for cell, writes in self._behind.items()]
+        self._rest = _in_pieces(log)
+        return log
+
+    def _adopt(self, keys: Collection[str], others: int = 0) -> None:
+        """Merge what the last cut has of `keys`, and of about so many `others`."""
+        for cell, behind in self._behind.items():
+            own = [*filter(behind.__contains__, keys)]
+            if own:
+                self._merge(cell, dict(zip(own, map(behind.__getitem__, own), strict=True)))
+        for _ in range(-(-others // limits.ADOPTED_AT_ONCE)):
+            self._adopt_next()
+
+    def _adopt_next(self) -> None:
+        """Merge the next keys of the last cut.  Some are merged by `_adopt`, and nothing has set them since."""
+        for cell, writes in self._rest:
+            self._merge(cell, writes)
+            return
+        self._behind = {}
+        self.size_bytes -= self._behind_bytes
+        self._behind_bytes = 0
+
+    def _adopt_all(self) -> None:
+        while self._behind:
+            self._adopt_next()
 
     @property
     def changed(self) -> int:
@@ -241,6 +284,7 @@ class StateCache:
         """Clear the cells of `keys`, which are distinct; the removals themselves are dirty until they are folded."""
         if not keys:
             return
+        self._adopt_all()
         self._clear([key for key in keys if key in self.last_read])
         for changed in (self.changes or {}).values():
             for key in keys:
@@ -267,6 +311,8 @@ class StateCache:
     def folded(self, upto: Seq) -> None:
         """Writes of checkpoints up to `upto` are in the folded tables."""
         self._folded = upto
+        if upto >= self._behind_seq:
+            self._adopt_all()
         while self._entry_writes and self._entry_writes[0][0] <= upto:
             self._entry_writes.popleft()
         gone: list[Collection[str]] = []
@@ -317,6 +363,7 @@ class StateCache:
         """
         forgotten = {key for _, keys in self._forgotten for key in keys}  # the tables are not right about these yet
         big = [key for key in self._big if key not in suspended and key not in forgotten]
+        self._adopt(big)
         dirty: dict[str, dict[str, dict[str, bytes | None]]] = {key: {} for key in big}
         for _, cell, by_key in self._entry_writes:
             for key in by_key.keys() & dirty.keys():
@@ -412,6 +459,14 @@ def _pop(column: dict[str, bytes], keys: Iterable[str]) -> int:
     """Without `keys`; returns by how many bytes the column shrank."""
     gone = [value for value in map(column.pop, keys, repeat(None)) if value is not None]
     return sum(map(len, gone)) + SLOT_OVERHEAD_BYTES * len(gone)
+
+
+def _in_pieces(log: Iterable[CellWrites]) -> Iterator[tuple[str, dict[str, bytes | None]]]:
+    size = limits.ADOPTED_AT_ONCE
+    for column in log:
+        for begin in range(0, len(column.keys), size):
+            end = begin + size
+            yield column.cell, dict(zip(column.keys[begin:end], column.values[begin:end], strict=True))
 
 
 def _apply(column: dict[str, bytes], writes: Mapping[str, bytes | None]) -> int:

@@ -52,6 +52,7 @@ def test_hooks_set_values_in_the_changes_of_the_epoch_and_see_them_in_later_invo
         {"text": {"a": b'"a=2"'}},
     )
     cache.cut(Seq(1))
+    cache.touch({"a": 1})
     executor.run(work(part(("a=3", 1)), cache=cache))
     assert (seen[-1], cache.changes) == ("a=2", {"text": {"a": b'"a=3"'}}), (
         "an epoch that is cut does not change any more"

@@ -76,6 +76,7 @@ def test_cells_are_plain_values_over_any_division_into_checkpoints_and_epochs(
     cache = StateCache(0, by_epochs=cut_every is not None)
     cache.insert("k", {})
     for seq, script in enumerate(invocations, 1):
+        cache.touch({"k": seq})
         done = executor.run(work(part(*(("k", 1) for _ in script)), cache=cache))
         assert done.quarantined == []
         cache.write_all(done, Seq(seq))

@@ -79,11 +79,95 @@ def test_what_was_set_in_an_epoch_is_applied_and_logged_when_it_is_cut() -> None
     assert cache.size_bytes == exact_size(cache) + 14, "until the cut it is an estimate"
     cut = cache.cut(Seq(2))
     assert [*StateWrites(cut).rows()] == [("b", "c", "", None), ("a", "c", "", b"345")]
-    assert (cache.values["c"], cache.changed, cache.unfolded) == ({"a": b"345"}, 0, 2)
-    assert cache.size_bytes == exact_size(cache)
+    assert (cache.values["c"], cache.changed, cache.unfolded) == ({"a": b"1", "b": b"2"}, 0, 2)
+    cache.touch({"a": 1})
+    assert (cache.values["c"], cache.unfolded) == ({"a": b"345"}, 2)
     assert cache.cut(Seq(3)) == []
+    assert cache.size_bytes == exact_size(cache)
     cache.folded(Seq(2))
     assert cache.unfolded == 0
+
+
+def test_an_invocation_merges_its_own_keys_of_the_last_epoch_and_some_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ADOPTED_AT_ONCE", 2)
+    cache = epochs_of(**dict.fromkeys("abcdefgh", b"1"))
+    assert cache.changes is not None
+    cache.changes["c"] = dict.fromkeys("abcdefgh", b"22")
+    cache.write_all(InvocationOutcome(grown_bytes=8), Seq(1))
+    cache.cut(Seq(1))
+    size = cache.size_bytes
+    cache.touch({"h": 1})
+    assert [key for key, value in cache.values["c"].items() if value == b"22"] == ["a", "b", "h"]
+    assert cache.size_bytes == size + 3, "with the estimate of the epoch"
+    monkeypatch.setattr(limits, "ADOPTED_PER_KEY", 0)
+    cache.touch({"h": 2, "g": 2})
+    assert [key for key, value in cache.values["c"].items() if value == b"22"] == ["a", "b", "g", "h"]
+    cache.folded(Seq(0))
+    assert cache.values["c"]["c"] == b"1", "this epoch is not folded"
+    cache.folded(Seq(1))
+    assert cache.values["c"] == dict.fromkeys("abcdefgh", b"22")
+    assert cache.size_bytes == exact_size(cache) == size
+
+
+@patch.object(limits, "ADOPTED_AT_ONCE", 1)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["read", "set", "set", "set", "cut", "fold", "evict"]), st.sampled_from("abcd"),
+            st.sampled_from("de"), st.one_of(st.none(), st.binary(max_size=20)), st.sampled_from((0, 0, 1)),
+        ),
+        max_size=60,
+    )
+)  # fmt: skip
+def test_a_hook_finds_what_was_set_in_this_epoch_and_in_those_before(
+    steps: list[tuple[str, str, str, bytes | None, int]],
+) -> None:
+    """A model: what is not in memory must be what is folded, and each image must have what was set in its epoch."""
+    cache, truth = StateCache(0, by_epochs=True), dict[tuple[str, str], bytes]()
+    epoch = dict[tuple[str, str], bytes | None]()
+    folded = dict(truth)
+    cut: tuple[Seq, dict[tuple[str, str], bytes]] | None = None
+    for number, (step, key, cell, value, per_key) in enumerate(steps, 1):
+        changes = cache.changes
+        assert changes is not None
+        if step in ("read", "set"):
+            if cache.missing({key: number}):
+                cache.insert(key, {(name, ""): data for (name, of), data in folded.items() if of == key})
+            with patch.object(limits, "ADOPTED_PER_KEY", per_key):
+                cache.touch({key: number})
+            for name in "de":
+                found = changes.get(name, {}).get(key, cache.values.get(name, {}).get(key))
+                assert found == truth.get((name, key)) or changes.get(name, {}).get(key, b"") is None
+        if step == "set":
+            changes.setdefault(cell, {})[key] = epoch[cell, key] = value
+            truth.pop((cell, key), None)
+            truth |= {} if value is None else {(cell, key): value}
+        elif step == "cut" and cut is None:
+            rows = StateWrites(cache.cut(Seq(number))).rows()
+            assert {(name, of): data for of, name, _, data in rows} == epoch
+            cut, epoch = (Seq(number), dict(truth)), {}
+        elif step == "fold" and cut is not None:
+            upto, folded = cut
+            cache.folded(upto)
+            cut = None
+        elif step == "evict":
+            assert not {*cache.evict((), never)} & {key for _, key in epoch}
+    cache.cut(Seq(len(steps) + 1))
+    cache.folded(Seq(len(steps) + 1))
+    assert cache.size_bytes == exact_size(cache)
+    assert all(cache.values[cell].get(key) == value for (cell, key), value in truth.items() if key in cache.last_read)
+
+
+def test_before_a_key_is_thinned_what_the_last_epoch_has_of_it_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STATE_PAGE_SLOTS", 1)
+    cache = StateCache(0, by_epochs=True)
+    cache.insert("a", {("d", "x"): b"1", ("d", "y"): b"1"})
+    assert cache.changes is not None
+    cache.changes["c"] = {"a": b"2"}
+    cache.cut(Seq(1))
+    cache.trim((), never)
+    assert cache.values["c"] == {"a": b"2"}
+    assert cache.partial["a"].absent == set(), "what is here is not known to be absent"
 
 
 def test_without_epochs_nothing_is_cut() -> None:
