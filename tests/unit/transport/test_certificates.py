@@ -71,6 +71,16 @@ def of_another(authority: OwnAuthority) -> Certificates:
     return Certificates(authority.pem, (other := OwnAuthority.make().issue(Role.CLIENT)).certificate, other.key)
 
 
+def of_an_expired_one_beside_a_new_one(_: OwnAuthority) -> Certificates:
+    """The new authority, which everybody trusts already, has not signed it."""
+    made = of_an_expired_one(_)
+    return Certificates(made.authority + OwnAuthority.make().pem, made.certificate, made.key)
+
+
+def of_tomorrow(authority: OwnAuthority) -> Certificates:
+    return authority.issue(Role.CLIENT, now=NOW + timedelta(days=1))
+
+
 def with_another_key(authority: OwnAuthority) -> Certificates:
     return Certificates(authority.pem, authority.issue(Role.CLIENT).certificate, authority.issue(Role.CLIENT).key)
 
@@ -80,6 +90,8 @@ def with_another_key(authority: OwnAuthority) -> Certificates:
     [
         (expired, "is valid until"),
         (of_an_expired_one, r"the authority of .*it.pem is valid until .*, and not now: make another one"),
+        (of_an_expired_one_beside_a_new_one, r"the authority of .*it.pem is valid until .*, and not now"),
+        (of_tomorrow, "is valid until .*, and not now"),
         (of_another, "not of the authority"),
         (with_another_key, "the key beside"),
         (lambda authority: Certificates(authority.pem, b"x", b"x"), "is no certificate"),
@@ -103,6 +115,14 @@ def test_what_is_wrong_with_a_certificate_is_named(make, says: str, tmp_path: Pa
 def test_a_certificate_that_ends_soon_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     authority = OwnAuthority.kept_in(tmp_path)
     keep(tmp_path, "it", authority.issue(Role.CLIENT, now=NOW - timedelta(days=limits.CERTIFICATE_LIFETIME_DAYS - 5)))
+    Certificates.read(tmp_path, "it")
+    assert "it.pem is valid until" in caplog.text
+
+
+def test_a_certificate_whose_authority_ends_soon_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    authority = OwnAuthority.make(NOW - timedelta(days=limits.AUTHORITY_LIFETIME_DAYS - 5))
+    (tmp_path / "authority.pem").write_bytes(authority.pem)
+    keep(tmp_path, "it", authority.issue(Role.CLIENT))
     Certificates.read(tmp_path, "it")
     assert "it.pem is valid until" in caplog.text
 

@@ -146,6 +146,26 @@ def test_a_commit_that_comes_during_a_placement_is_fenced_by_it(cluster: Cluster
     run(cluster, main())
 
 
+def test_a_split_waits_for_a_commit_that_is_open_and_is_refused_for_what_it_has_written(cluster: Cluster) -> None:
+    """The map knows no owner of what an embedded run has: only the commit itself says that somebody writes there."""
+
+    async def main() -> None:
+        owned = await (await cluster.process()).acquire([IntervalId(1)])
+        store, _, leader = await cluster.leader()
+        before = await store.cluster_map()
+        connection = await open_commit(cluster, owned[IntervalId(1)])
+        cut = asyncio.create_task(store.reshape(Reshaping(leader.epoch, before.version, (IntervalId(1),), ("c",))))
+        assert await waits(cut)
+        await connection.execute("COMMIT")
+        await connection.close()
+        with pytest.raises(StoreError, match="the log of interval 1 is not empty"):
+            await cut
+        after = await store.cluster_map()
+        assert (after.version, after.intervals) == (before.version, before.intervals)
+
+    run(cluster, main())
+
+
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_leader_that_is_followed_during_its_decision_has_decided_nothing(cluster: Cluster, cut: bool) -> None:
     async def main() -> None:

@@ -13,6 +13,8 @@ from millwheel.ports import PipelineShape, PositionWrite, SourcePosition
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.statements import opening
+from tests.unit.storage.postgres.sharing_processes import Cluster, run, waits
 
 pytestmark = pytest.mark.postgres
 
@@ -78,3 +80,22 @@ def test_signs_that_come_before_the_end_do_not_count_as_those_of_the_end(
         return found
 
     assert [position.partition for position in asyncio.run(main())] == ["p"], "the next start adds its signs"
+
+
+def test_two_processes_that_open_sources_at_once_give_them_two_numbers(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    """A number is the next one after those that are there: one that is not committed yet is waited for."""
+    cluster = Cluster(postgres.url, pipeline)
+
+    async def main() -> None:
+        store = await cluster.process()
+        async with cluster.holding(opening.LOCK_SCHEMA, pipeline) as other:
+            await other.execute(opening.ADD_NAME, {"kind": "computation", "name": "source:other"})
+            opened = asyncio.create_task(store.open_source("src", {"p": b""}))
+            assert await waits(opened)
+        assert [position.partition for position in await opened] == ["p"]
+        numbers = await cluster.execute("SELECT number FROM name WHERE kind = 'computation'")
+        assert len({*numbers}) == len(numbers)
+
+    run(cluster, main())
