@@ -182,7 +182,6 @@ class _Client:
                 while not self._queue.room(self._account):
                     self._room.clear()
                     await self._room.wait()
-                    self._alive = True
         except WireError as error:
             self.malformed = str(error)
 

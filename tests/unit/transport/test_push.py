@@ -399,6 +399,42 @@ def test_a_client_that_has_said_all_gets_the_rest_of_its_answers_before_its_stre
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("why", ["nothing is to be said", "its quota is used up", "it has said all"])
+def test_a_client_that_is_silent_is_ended_unless_it_has_to_wait(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits cannot show that it is there: of a client whose quota is used up, nothing is read."""
+    quick(monkeypatch)
+    monkeypatch.setattr(limits, "PUSH_CLIENT_RECORDS", 10)
+    many = 5 if why == "it has said all" else 10
+    request = pb.PushRequest(ids=[b"%d" % n for n in range(many)], values=[b""] * many, timestamps=[1] * many)
+
+    async def scenario() -> None:
+        queue, addresses = PushQueue(), list[str]()
+        server = asyncio.create_task(PushServer(queue, "orders", LOOPBACK, id_slack_us=10**9).serve(addresses.append))
+        await until(lambda: addresses)
+        async with grpc.aio.insecure_channel(addresses[0]) as channel:
+            method: Any = channel.stream_stream(PUSH)
+            call = method()
+            await call.write(opening())
+            if why == "nothing is to be said":
+                await until(lambda: queue.clients == 1)
+                await until(lambda: queue.clients == 0, 30.0)
+            else:
+                await call.write(request.SerializeToString())
+                if why == "it has said all":
+                    await call.done_writing()
+                await asyncio.sleep(4 * limits.CHANNEL_SILENT_BEATS * limits.CHANNEL_BEAT_S)
+                assert queue.clients == 1
+                queue.keep(len(queue.read(many, 10**6)))
+                told = 0
+                while told < many and (data := await call.read()) is not grpc.aio.EOF:
+                    told = pb.PushReply.FromString(data).kept
+                assert told == many
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("make", [lambda a: AsyncPusher(a, "other"), lambda a: AsyncPusher([a], "")])
 def test_a_client_that_is_refused_says_so_at_once(make: Callable[[str], AsyncPusher]) -> None:
     async def scenario() -> None:
