@@ -11,8 +11,9 @@ from millwheel.errors import SourceError
 from millwheel.search import Unknown
 from millwheel_injectors import BoundedDisorder, FileSource, SparkOutputSource
 from millwheel_injectors import files as files_module
+from millwheel_injectors import spark_output as spark_module
 from millwheel_injectors.partition import TextPartition
-from tests.unit.injectors.drain import Registry, read_all, values_of
+from tests.unit.injectors.drain import Registry, read_all, stored, values_of
 
 LONG = b"".join(b"line %d of a log that is long enough to be known by its beginning\n" % n for n in range(100))
 
@@ -204,6 +205,42 @@ def test_an_overwritten_run_of_spark_is_refused_though_its_files_are_forgotten(t
     (tmp_path / "run-2" / "part-0.json").rename(tmp_path / "run-2" / "part-1.json")
     with pytest.raises(SourceError, match=r"run-2/part-0.json: was read before, and the output was overwritten"):
         registry.search(SparkOutputSource("s", tmp_path, event_time="at"))
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_an_overwritten_run_of_spark_is_refused_by_a_process_that_begins(tmp_path: Path, finished: bool) -> None:
+    """It knows of it what the store says: of finished files by their run, of others because they are recalled."""
+    (tmp_path / "run-1").mkdir()
+    (tmp_path / "run-1" / "_SUCCESS").touch()
+    (tmp_path / "run-1" / "part-0.json").write_text('{"at": 1}\n')
+    source = SparkOutputSource("s", tmp_path, event_time="at")
+    registry = Registry(source)
+    (partition,) = registry.search()
+    (batch,) = read_all(partition)
+    if finished:
+        registry.finish(partition.name, 1, batch.state)
+    else:
+        registry.begin(partition.name, batch.state)
+    (tmp_path / "run-1" / "part-0.json").rename(tmp_path / "run-1" / "part-1.json")
+    again = SparkOutputSource("s", tmp_path, event_time="at")
+    again.recall([] if finished else [stored(partition, 1, batch.state)])
+    with pytest.raises(SourceError, match=r"run-1/part-0.json: was read before, and the output was overwritten"):
+        registry.drive(again.search(set()))
+
+
+def test_of_many_files_of_spark_those_that_are_finished_are_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_module, "ASKED_FILES", 2)
+    (tmp_path / "_SUCCESS").touch()
+    for number in range(5):
+        (tmp_path / f"part-{number}.json").write_text('{"at": 1}\n')
+    source = SparkOutputSource("s", tmp_path, event_time="at")
+    registry = Registry(source)
+    for partition in registry.search()[:3]:
+        registry.finish(partition.name, 1, read_all(partition)[0].state)
+    found = registry.drive(SparkOutputSource("s", tmp_path, event_time="at").search(set()))
+    assert [partition.name for partition in found] == ["part-3.json", "part-4.json"]
 
 
 @pytest.mark.parametrize("tail", [True, False])

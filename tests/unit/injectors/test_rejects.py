@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -146,6 +149,39 @@ def test_the_file_may_be_moved_away_or_emptied_in_mid_run(tmp_path: Path) -> Non
     kept.add("a", [Reject(4, "why", b"z")])
     kept.add("a", [Reject(5, "why", b"z")])
     assert rows(path) == [("a", 4), ("a", 5)]
+
+
+@pytest.mark.parametrize("how", ["moved", "emptied"])
+def test_what_another_writer_puts_into_the_new_file_is_learnt(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    one, two = RejectFile(path, "s"), RejectFile(path, "s")
+    one.add("a", [Reject(1, "why", b"a text that is shorter than the new file is long")])
+    if how == "moved":
+        path.rename(tmp_path / "r.1")
+    else:
+        path.write_bytes(b"")
+    mine = [Reject(2, "why", b"x"), *(Reject(row, "why", b"y") for row in range(3, 9 if how == "moved" else 3))]
+    two.add("a", mine)
+    one.add("a", mine)
+    one.add("a", [Reject(9, "why", b"z")])
+    assert rows(path) == [*(("a", reject.row) for reject in mine), ("a", 9)]
+
+
+def test_whoever_writes_waits_for_another_who_does_and_is_on_disk_when_it_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, on_disk = tmp_path / "r", list[bytes]()
+    monkeypatch.setattr(os, "fsync", lambda number: on_disk.append(path.read_bytes()))
+    path.touch()
+    writes = threading.Thread(target=RejectFile(path, "s").add, args=("a", [Reject(1, "why", b"x")]))
+    with path.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        writes.start()
+        writes.join(0.2)
+        assert path.read_bytes() == b""
+    writes.join()
+    assert rows(path) == [("a", 1)]
+    assert on_disk == [path.read_bytes()]
 
 
 def test_a_reason_that_is_no_unicode_is_kept(tmp_path: Path) -> None:

@@ -133,6 +133,8 @@ def test_several_runs_below_one_directory(tmp_path: Path) -> None:
         "run1/part-00001-x.parquet",
         "run2/part-00000-x.parquet",
     ]
+    for hidden in ("_run4", ".run5"):  # somebody has put them aside
+        batch(tmp_path / hidden, table([4]))
     (tmp_path / "run3" / "_SUCCESS").touch()
     assert numbers(source) == [[1], [11], [2], [3]]
 
@@ -339,6 +341,21 @@ def test_directory_columns_become_typed_values(tmp_path: Path) -> None:
         else:
             with pytest.raises(SourceError, match="day=x"):
                 read_all(got["day=x"])
+
+
+def test_rows_beside_directory_columns_keep_their_numbers_whatever_is_rejected_before_them(tmp_path: Path) -> None:
+    """A row that is no JSON is rejected before its columns are there, and one of another type after that."""
+    place = tmp_path / "out" / "day=7"
+    place.mkdir(parents=True)
+    good = f'{{"n": 1, "ts": {T}}}'
+    (place / "part-0.json").write_text("\n".join(["no json", good, "", '{"n": "x", "ts": 1}', good, "neither", ""]))
+    (tmp_path / "out" / "_SUCCESS").touch()
+    source = SparkOutputSource("s", tmp_path / "out", "ts", type=Dated, rejects=tmp_path / "rejects")
+    assert rows_of(read_all(only(source))) == [(row, Dated(1, 7, T), T) for row in (1, 4)]
+    assert [(line.row, line.text) for line in reject_lines(tmp_path / "rejects")] == [
+        (0, "no json"), (3, '{"n": "x", "ts": 1}'), (5, "neither"),
+    ]  # fmt: skip
+    assert sum(source.rejections().values()) == 3
 
 
 @pytest.mark.parametrize("given", ["type", "format", "both", "neither"])
