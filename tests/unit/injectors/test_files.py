@@ -220,6 +220,46 @@ def test_a_log_keeps_its_position_when_rotation_compresses_it(tmp_path: Path) ->
     assert texts(packed) == [f"line {n}" for n in range(1500, 2000)]
 
 
+def test_a_file_that_two_patterns_name_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("one\n")
+    (tmp_path / "b.log").write_text("two\n")
+    source = FileSource("s", [tmp_path / "a.log", tmp_path / "*.log"])
+    assert sorted(values_of(source).values()) == [["one"], ["two"]]
+
+
+def test_a_file_takes_its_last_place_into_its_position(tmp_path: Path) -> None:
+    """By that it is told to people, and found again by the next start."""
+    (tmp_path / "a").write_text("1\n2\n3\n")
+    source = FileSource("s", tmp_path, tail=True)
+    (partition,) = source.discover(())
+
+    def title() -> str:
+        batch = partition.read(1)
+        assert batch is not None
+        return source.title(stored(partition, batch.next_position, batch.state))
+
+    assert title() == "a"
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert source.discover({partition.name}) == []
+    assert title() == "b"
+    partition.close()
+    (tmp_path / "b").rename(tmp_path / "c")
+    assert title() == "c"
+
+
+def test_a_file_that_follows_a_finished_one_in_its_place_is_another_one(tmp_path: Path) -> None:
+    """Also before anybody has said that the first one's end is stored."""
+    (tmp_path / "a").write_text("1\n")
+    source = FileSource("s", tmp_path, tail=True, quiet_us=0)
+    (first,) = source.discover(())
+    read_all(first)
+    assert first.finished()
+    (tmp_path / "next").write_text("2\n")
+    (tmp_path / "next").rename(tmp_path / "a")
+    (second,) = source.discover({first.name})
+    assert rows_of(read_all(second))[0][1] == "2"
+
+
 @pytest.mark.parametrize("pattern", ["", "*", "*.log", "**/*.log"])
 def test_links_that_lead_nowhere_are_no_files(tmp_path: Path, pattern: str) -> None:
     (tmp_path / "a.log").write_bytes(b"line\n")

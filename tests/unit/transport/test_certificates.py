@@ -18,7 +18,7 @@ from millwheel.errors import ChannelError
 from millwheel.transport import certificates
 from millwheel.transport.certificates import Certificates, OwnAuthority, keep, role_of
 from millwheel.transport.proto import channel_pb2, push_pb2
-from millwheel.transport.roles import CALLERS, MEMBERS, Role, may_call, may_speak_for
+from millwheel.transport.roles import CALLERS, CONVERSE, MEMBERS, PUSH, Role, may_call, may_speak_for
 
 NOW = datetime.now(UTC)
 
@@ -39,7 +39,9 @@ def test_a_certificate_has_its_role_its_hosts_and_its_time(role: Role) -> None:
     assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
     assert names.get_values_for_type(x509.DNSName) == ["node-1.example"]
     assert certificate.not_valid_after_utc - NOW < timedelta(days=limits.CERTIFICATE_LIFETIME_DAYS + 1)
-    # Others must not be able to stand in for a member on the network.
+    assert certificate.not_valid_before_utc < NOW - timedelta(seconds=limits.CLOCK_SKEW_S - 60)
+    # Others must not be able to stand in for a member on the network, and nobody signs in the authority's place.
+    assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert (ExtendedKeyUsageOID.SERVER_AUTH in purposes(made)) == (role in MEMBERS)
     made.check("it", datetime.now(UTC))  # NOW may be older than the certificate
 
@@ -47,7 +49,9 @@ def test_a_certificate_has_its_role_its_hosts_and_its_time(role: Role) -> None:
 def test_a_directory_keeps_one_authority_and_its_secrets(tmp_path: Path) -> None:
     place = tmp_path / "certs"
     first = OwnAuthority.kept_in(place)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert OwnAuthority.kept_in(place).pem == first.pem
+    (place / ".worker.key.new").touch(0o644)  # of a process that was killed while it wrote
     pem, key = keep(place, "worker", first.issue(Role.WORKER, ["127.0.0.1"]))
     for secret in (key, place / "authority.key"):
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
@@ -56,6 +60,20 @@ def test_a_directory_keeps_one_authority_and_its_secrets(tmp_path: Path) -> None
     keep(place, "worker", first.issue(Role.CLIENT))
     assert Certificates.read(place, "worker").role is Role.CLIENT
     assert {path.name for path in place.iterdir()} == {"authority.pem", "authority.key", pem.name, key.name}
+
+
+def test_an_authority_signs_for_processes_only_and_is_called_as_no_other_is() -> None:
+    one, other = (x509.load_pem_x509_certificate(OwnAuthority.make().pem) for _ in range(2))
+    limits_of_it = one.extensions.get_extension_for_class(x509.BasicConstraints).value
+    assert (limits_of_it.ca, limits_of_it.path_length) == (True, 0)
+    assert one.subject != other.subject
+
+
+@pytest.mark.parametrize("name", ["authority", "", ".hidden", "a/b", "worker\n", "../worker", "a b"])
+def test_a_file_of_certificates_has_a_plain_name(name: str, tmp_path: Path) -> None:
+    made = OwnAuthority.kept_in(tmp_path).issue(Role.CLIENT)
+    with pytest.raises(ChannelError, match="cannot name a file of certificates"):
+        keep(tmp_path, name, made)
 
 
 def expired(authority: OwnAuthority) -> Certificates:
@@ -174,6 +192,11 @@ def test_every_method_of_the_protocol_is_in_the_table_and_no_other() -> None:
         for method in service.methods
     }
     assert methods == CALLERS.keys()
+
+
+def test_members_converse_and_programs_outside_push() -> None:
+    assert {role for role in Role if may_call(role, CONVERSE)} == {Role.WORKER, Role.CONTROLLER}
+    assert {role for role in Role if may_call(role, PUSH)} == {Role.CLIENT, Role.INJECTOR}
 
 
 def test_what_is_not_in_the_table_is_denied() -> None:

@@ -18,14 +18,14 @@ import pytest
 
 from millwheel import limits
 from millwheel.api.snapshots import Checkpoints, Snapshots
-from millwheel.errors import ChannelError, LimitError, MillwheelError, PushError, PushRefused, TimestampError
+from millwheel.errors import ChannelError, LimitError, MillwheelError, PushError, PushRefused, TimestampError, WireError
 from millwheel.model import to_us
 from millwheel.push import AsyncPusher, Pusher
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.transport.certificates import OwnAuthority, keep
 from millwheel.transport.proto import push_pb2 as pb
 from millwheel.transport.push_client import _Pending
-from millwheel.transport.push_form import PUSH_VERSION
+from millwheel.transport.push_form import PUSH_VERSION, replies, reply_of, request_of
 from millwheel.transport.push_queue import Pushed, PushQueue
 from millwheel.transport.push_server import PushServer
 from millwheel.transport.roles import PUSH, Role
@@ -314,6 +314,43 @@ def test_a_client_waits_when_its_window_is_full(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(scenario())
 
 
+def test_what_waits_for_an_answer_when_a_stream_breaks_is_sent_before_what_was_never_sent() -> None:
+    async def scenario() -> None:
+        queue, addresses = PushQueue(), list[str]()
+        server = asyncio.create_task(PushServer(queue, "orders", LOOPBACK, id_slack_us=10**9).serve(addresses.append))
+        await until(lambda: addresses)
+        pusher = AsyncPusher(addresses[0], "orders")
+        pusher._sent.extend(_Pending(b"%d" % number, b"", 1, sent_at=0.0) for number in range(3))
+        pusher._unsent.extend(_Pending(b"%d" % number, b"", 1) for number in range(3, 6))
+        pusher._slack_s = None
+        async with pusher:
+            rows: list[bytes] = []
+            while len(rows) < 6:
+                rows += [row.id for row in queue.read(10, 10**6)]
+                await asyncio.sleep(0.002)
+            queue.keep(6)
+        assert rows == [b"%d" % number for number in range(6)]
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_the_largest_record_is_taken_at_once() -> None:
+    async def scenario() -> None:
+        queue, addresses = PushQueue(), list[str]()
+        server = asyncio.create_task(PushServer(queue, "orders", LOOPBACK, id_slack_us=10**9).serve(addresses.append))
+        await until(lambda: addresses)
+        async with AsyncPusher(addresses[0], "orders", patience_s=20) as pusher:
+            await pusher.push(b"i" * limits.OUTSIDE_ID_LIMIT_BYTES, bytes(limits.VALUE_LIMIT_BYTES), 1)
+            await until(lambda: len(queue.read(1, 10**9)) == 1, 20.0)
+            queue.keep(1)
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
 # What is refused
 
 
@@ -397,6 +434,23 @@ def test_a_client_that_has_said_all_gets_the_rest_of_its_answers_before_its_stre
         await check_ledger(store, 100)
 
     asyncio.run(scenario())
+
+
+def test_an_opening_brings_no_records() -> None:
+    both = pb.PushRequest(
+        opening=pb.Opening(version=PUSH_VERSION, stream="orders"), ids=[b"a"], values=[b""], timestamps=[1]
+    )
+    with pytest.raises(WireError, match="an opening comes alone"):
+        request_of(both.SerializeToString())
+
+
+def test_nothing_is_said_to_be_done_before_all_that_is_refused_of_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PUSH_MESSAGE_BYTES", 2 * limits.RECORD_OVERHEAD_BYTES)
+    refused = [(number, "why") for number in range(3, 9)]
+    told = [reply_of(data) for data in replies(3, 9, refused)]
+    assert [reply.kept for reply in told] == [3] * (len(told) - 1) + [9]
+    assert len(told) > 2
+    assert [(one.number, one.reason) for reply in told for one in reply.refused] == refused
 
 
 @pytest.mark.parametrize("why", ["nothing is to be said", "its quota is used up", "it has said all"])

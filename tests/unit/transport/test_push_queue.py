@@ -132,3 +132,13 @@ def test_a_queue_is_a_list_of_what_its_clients_brought(steps: list[tuple[str, in
                 case _:
                     model.leave(number)
             model.check()
+
+
+def test_a_client_may_bring_exactly_as_much_as_its_quota() -> None:
+    queue = PushQueue()
+    account = queue.join(lambda: None)
+    with patch.object(limits, "PUSH_CLIENT_RECORDS", 2):
+        for number in range(2):
+            assert queue.room(account)
+            queue.put(account, Pushed([b"%d" % number], [b""], [1]))
+        assert not queue.room(account)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ import pytest
 
 from millwheel import limits
 from millwheel.errors import ChannelError
+from millwheel.transport import tls
 from millwheel.transport.certificates import Certificates, OwnAuthority
 from millwheel.transport.grpc_channels import GrpcTransport
 from millwheel.transport.grpc_credentials import caller_credentials
@@ -350,3 +352,10 @@ def test_without_certificates_no_other_machine_is_called(
 
     asyncio.run(scenario())
     assert caplog.text.count("another machine") == 1  # said once, and not with every try
+
+
+def test_no_version_of_tls_is_spoken_that_is_known_to_be_broken() -> None:
+    made = OwnAuthority.make().issue(Role.WORKER, ["127.0.0.1"])
+    for context in (tls.server_context(made), tls.caller_context(made)):
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+        assert context.verify_mode is ssl.CERT_REQUIRED
