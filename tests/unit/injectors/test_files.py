@@ -31,7 +31,9 @@ from millwheel_injectors import (
     TextLines,
     modification_time,
 )
+from millwheel_injectors import streams as streams_module
 from millwheel_injectors.formats import Format
+from millwheel_injectors.streams import open_stream
 from millwheel_injectors.watermarks import Policy
 from tests.effort import examples
 from tests.unit.injectors.drain import (
@@ -218,6 +220,54 @@ def test_a_log_keeps_its_position_when_rotation_compresses_it(tmp_path: Path) ->
     packed = only(again)
     packed.resume(1500, batch.state)
     assert texts(packed) == [f"line {n}" for n in range(1500, 2000)]
+
+
+def test_lines_behind_one_that_is_too_long_are_read_also_by_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams_module, "VALUE_LIMIT_BYTES", 100)
+    monkeypatch.setattr(streams_module, "REJECT_SAMPLE_BYTES", 10)
+    monkeypatch.setattr(streams_module, "FILE_CHUNK_BYTES", 7)
+    (tmp_path / "a").write_text(
+        "".join(f"{number:03}" for number in range(100)) + "\n" + "".join(f"{number}\n" for number in range(50))
+    )
+    source = FileSource("s", tmp_path / "a", rejects=tmp_path / "rejects")
+    partition = only(source)
+    begun = partition.read(1)
+    assert begun is not None
+    assert (begun.rows, begun.rejected, begun.next_position) == ([], 1, 1)
+    again = only(FileSource("s", tmp_path / "a", rejects=tmp_path / "rejects"))
+    again.resume(1, begun.state)
+    for one in (partition, again):
+        assert [(row, value) for row, value, _ in rows_of(read_all(one))] == [(n + 1, str(n)) for n in range(50)]
+    assert [line.row for line in reject_lines(tmp_path / "rejects")] == [0]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_file_looks_untouched_only_while_all_of_it_was_read(tmp_path: Path, compressed: bool) -> None:
+    place = tmp_path / "a"
+    place.write_bytes(gzip.compress(b"one\n") if compressed else b"one\n")
+    stream = open_stream(place)
+    while stream.read():
+        pass
+    status = place.stat()
+    assert stream.look(4) == (status.st_size, status.st_mtime_ns)
+    append(place, gzip.compress(b"two\n") if compressed else b"two\n")
+    assert stream.look(4) == (-1, 0)
+    with place.open("r+b") as file:
+        file.truncate(3)
+    with pytest.raises(SourceError, match="truncated"):
+        stream.read()
+    stream.close()
+
+
+def test_rows_that_are_skipped_at_a_start_are_not_rejected_again(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("no json\n1\n2\n")
+    source = FileSource("s", tmp_path / "a", JsonLines(int), event_time=lambda value: value)
+    partition = only(source)
+    partition.resume(2, partition.fingerprint())
+    assert [row for row, _, _ in rows_of(read_all(partition))] == [2]
+    assert source.rejections() == {}
 
 
 def test_a_file_that_two_patterns_name_is_read_once(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from millwheel.errors import SourceError
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.search import alone
 from millwheel_injectors import BoundedDisorder, Exact, FileCreation, JsonLines, SparkOutputSource, TextLines
+from millwheel_injectors import parquet as parquet_module
 from millwheel_injectors.spark_log import SinkLog
 from millwheel_injectors.watermarks import Policy
 from tests.effort import examples
@@ -356,6 +357,65 @@ def test_rows_beside_directory_columns_keep_their_numbers_whatever_is_rejected_b
         (0, "no json"), (3, '{"n": "x", "ts": 1}'), (5, "neither"),
     ]  # fmt: skip
     assert sum(source.rejections().values()) == 3
+
+
+class Loose(msgspec.Struct):
+    n: int
+    between: int = -1
+    ts: int = -2
+    day: int = -3
+
+
+class Even(msgspec.Struct):
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n % 2:
+            raise ValueError("an odd number")
+
+
+def test_fields_with_defaults_have_what_the_file_and_its_directory_say_of_them(tmp_path: Path) -> None:
+    pq.write_table(table([1]).select(["n", "ts"]), batch(tmp_path / "day=7", success=False) / "part-0.parquet")
+    (tmp_path / "_SUCCESS").touch()
+    partition = only(SparkOutputSource("s", tmp_path, "ts", type=Loose))
+    assert rows_of(read_all(partition)) == [(0, Loose(1, -1, T + 1, 7), T + 1)]
+
+
+def test_a_row_that_the_type_itself_refuses_is_rejected(tmp_path: Path) -> None:
+    out = batch(tmp_path / "out", table(range(4)))
+    source = SparkOutputSource("s", out, "ts", type=Even, rejects=tmp_path / "rejects")
+    assert [row for row, _, _ in rows_of(read_all(only(source)))] == [0, 2]
+    assert [line.row for line in reject_lines(tmp_path / "rejects")] == [1, 3]
+
+
+@pytest.mark.parametrize("position", range(1, 10))
+def test_a_restart_within_a_row_group_that_is_decoded_in_pieces_reads_the_rest(
+    tmp_path: Path, position: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_module, "PARQUET_DECODE_ROWS", 2)
+    source = SparkOutputSource("s", batch(tmp_path, table(range(10)), row_group_size=10), "ts", BoundedDisorder(3))
+    first, again = only(source), only(source)
+    (*_, batch_before) = [first.read(1) for _ in range(position)]
+    assert batch_before is not None
+    again.resume(position, batch_before.state)
+    assert again.watermark() == first.watermark() == max(T, T + position - 1 - 3)
+    assert [row for row, _, _ in rows_of(read_all(again))] == [*range(position, 10)]
+
+
+@pytest.mark.parametrize("change", ["its beginning", "its length"])
+def test_a_parquet_file_is_another_one_by_its_beginning_and_by_its_length(tmp_path: Path, change: str) -> None:
+    source = SparkOutputSource("s", batch(tmp_path, table(range(5_000))), "ts")
+    partition = only(source)
+    state = partition.fingerprint()
+    (file,) = tmp_path.glob("*.parquet")
+    data = bytearray(file.read_bytes())
+    if change == "its length":
+        data += b"more"
+    else:
+        data[100] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(SourceError, match="rewritten"):
+        partition.resume(0, state)
 
 
 @pytest.mark.parametrize("given", ["type", "format", "both", "neither"])

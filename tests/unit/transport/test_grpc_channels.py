@@ -19,11 +19,11 @@ import grpc.aio
 import pytest
 
 from millwheel import limits
-from millwheel.errors import ChannelError
+from millwheel.errors import ChannelError, WireError
 from millwheel.host.messages import Delivery, Expected, Hello, Message, Receipt
 from millwheel.ids import IntervalId, ProducerId, Sequencer, SubscriptionId
 from millwheel.ports import Transport
-from millwheel.transport.grpc_channels import GrpcTransport
+from millwheel.transport.grpc_channels import GrpcTransport, _greeted
 from millwheel.transport.proto import channel_pb2 as pb
 from millwheel.transport.roles import CONVERSE
 from millwheel.transport.wire_form import WIRE_VERSION, encoded
@@ -693,6 +693,52 @@ def test_streams_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (a.opened, b.opened) == (1, 1)
 
     asyncio.run(scenario())
+
+
+def test_a_stream_that_was_refused_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHANNEL_STREAMS_LIMIT", 3)
+
+    async def scenario() -> None:
+        async with pair_of_nodes() as (_, b, _proxy):
+            for _ in range(5):
+                code, _ = await refusal(b.address, [b"\xff"])
+                assert code == grpc.StatusCode.INVALID_ARGUMENT
+
+    asyncio.run(scenario())
+
+
+class Answering:
+    """A stream whose other end answers a greeting with another one."""
+
+    def __init__(self, answer: pb.Greeting) -> None:
+        self._answer = answer
+
+    async def write(self, frame: bytes) -> None:
+        pass
+
+    async def read(self) -> bytes:
+        return pb.Frame(greeting=self._answer).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"process": 8}, "the answer is one to another call"),
+        ({"attempt": 2}, "the answer is one to another call"),
+        ({"host": "c"}, "'c' answers instead"),
+        ({"version": 9}, "speaks version 9"),
+        ({}, ""),
+    ],
+)
+def test_an_answer_is_one_to_this_call(other: dict[str, Any], says: str) -> None:
+    fields: dict[str, Any] = {"version": WIRE_VERSION, "host": "b", "peer": "a", "process": 7, "attempt": 1}
+    asked = pb.Greeting(**{**fields, "host": "a", "peer": "b"})
+    stream: Any = Answering(pb.Greeting(**{**fields, **other}))
+    if says:
+        with pytest.raises(WireError, match=says):
+            asyncio.run(_greeted(stream, asked))
+    else:
+        asyncio.run(_greeted(stream, asked))
 
 
 def test_an_unsendable_message_is_said_aloud(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,8 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -330,6 +331,131 @@ def test_what_waits_for_an_answer_when_a_stream_breaks_is_sent_before_what_was_n
                 await asyncio.sleep(0.002)
             queue.keep(6)
         assert rows == [b"%d" % number for number in range(6)]
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+@asynccontextmanager
+async def served_by(push: Callable[[Any, Any], Any]) -> AsyncIterator[str]:
+    """A source that says what `push` says."""
+    server = grpc.aio.server()
+    _, service, method = PUSH.split("/")
+    handlers: dict[str, Any] = {method: grpc.stream_stream_rpc_method_handler(push)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    port = server.add_insecure_port(LOOPBACK)
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+FINAL = [
+    "FAILED_PRECONDITION",
+    "INVALID_ARGUMENT",
+    "NOT_FOUND",
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+    "UNIMPLEMENTED",
+]
+
+
+@pytest.mark.parametrize("code", FINAL)
+def test_what_every_try_would_be_answered_with_is_said_at_once(code: str) -> None:
+    async def push(_: Any, context: Any) -> None:
+        await context.abort(grpc.StatusCode[code], "never")
+
+    async def scenario() -> None:
+        async with served_by(push) as address:
+            with pytest.raises(PushError, match="takes no records of 'orders' from this client: never"):
+                async with AsyncPusher(address, "orders", patience_s=30) as pusher:
+                    await pusher.push("a", b"", 1)
+
+    asyncio.run(scenario())
+
+
+WRONG = [
+    pb.PushReply(kept=2),
+    pb.PushReply(kept=1, refused=[pb.Refusal(number=1, reason="not sent")]),
+    pb.PushReply(refused=[pb.Refusal(number=2**63 - 1, reason="not sent")]),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_source_that_says_what_cannot_be_is_called_again_and_believed_in_nothing(
+    wrong: pb.PushReply, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    quick(monkeypatch)
+    streams: list[list[bytes]] = []
+
+    async def push(_: Any, context: Any) -> None:
+        streams.append([])
+        await context.write(pb.PushReply(id_slack_us=10**12).SerializeToString())
+        while not streams[-1]:
+            streams[-1] += pb.PushRequest.FromString(await context.read()).ids
+        await context.write((wrong if len(streams) == 1 else pb.PushReply(kept=1)).SerializeToString())
+        await context.read()
+        await asyncio.sleep(60)
+
+    async def scenario() -> None:
+        async with served_by(push) as address, AsyncPusher(address, "orders", patience_s=30) as pusher:
+            await pusher.push("a", b"", 1)
+            await pusher.flush()
+            assert streams == [[b"a"], [b"a"]]
+
+    asyncio.run(scenario())
+
+
+def test_a_refusal_is_of_a_record_that_waits_and_not_of_one_that_is_done(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A number below those that wait would count from the end of the list, and name the newest of them."""
+    quick(monkeypatch)
+    streams: list[list[bytes]] = []
+
+    async def push(_: Any, context: Any) -> None:
+        streams.append([])
+        await context.write(pb.PushReply(id_slack_us=10**12).SerializeToString())
+        wanted = 3 if len(streams) == 1 else 2
+        while len(streams[-1]) < wanted:
+            streams[-1] += pb.PushRequest.FromString(await context.read()).ids
+        await context.write(pb.PushReply(kept=wanted - 2).SerializeToString())
+        late = (
+            pb.PushReply(kept=1, refused=[pb.Refusal(number=0, reason="late")]) if wanted == 3 else pb.PushReply(kept=2)
+        )
+        await context.write(late.SerializeToString())
+        if wanted == 3:
+            await context.write(pb.PushReply(kept=3).SerializeToString())
+        await asyncio.sleep(60)
+
+    async def scenario() -> None:
+        async with served_by(push) as address, AsyncPusher(address, "orders", patience_s=30) as pusher:
+            await pusher.push_many((str(number), b"", 1) for number in range(3))
+            await pusher.flush()
+            assert streams == [[b"0", b"1", b"2"], [b"1", b"2"]]
+
+    asyncio.run(scenario())
+
+
+def test_patience_counts_from_what_became_durable_last_and_only_while_something_waits() -> None:
+    async def scenario() -> None:
+        queue, addresses = PushQueue(), list[str]()
+        server = asyncio.create_task(PushServer(queue, "orders", LOOPBACK, id_slack_us=10**9).serve(addresses.append))
+        await until(lambda: addresses)
+        async with AsyncPusher(addresses[0], "orders") as pusher:
+            await pusher.push_many((str(number), b"", 1) for number in range(2))
+            await until(lambda: queue.read(1, 10**6))
+            before = asyncio.get_running_loop().time()
+            queue.keep(1)
+            await until(lambda: len(pusher._sent) + len(pusher._unsent) == 1)
+            assert pusher._moved_at >= before
+            await until(lambda: queue.read(1, 10**6))
+            queue.keep(2)
+            await pusher.flush()
+            pusher._moved_at -= 2 * limits.PUSH_PATIENCE_S
+            pusher._give_up_in_time("the source is away")
         server.cancel()
         await asyncio.gather(server, return_exceptions=True)
 
