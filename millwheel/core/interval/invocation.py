@@ -9,6 +9,7 @@ again.  So nothing of these keys leaves memory before the invocation is over.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from itertools import chain
 
 from millwheel.bundles import KeyRows, StateRow
 from millwheel.core.faults.quarantine import Quarantine
@@ -51,6 +52,8 @@ class Invocation:
         """Keys that may expire in this invocation and must be loaded before."""
         self._missing: list[str] = []
         """Those that were not in memory, in order."""
+        self._touched = False
+        """All of its keys were in memory when it was taken, and it was noted that they are read."""
         self._wanted: list[Wanted] = []
         """State that a hook waits for."""
         self.oldest = MAX_TIME
@@ -76,7 +79,8 @@ class Invocation:
         self._keys = keys_of(scheduled.work, number)
         complete = self._keyed.timers.complete
         self._expiring = {key: number for key in scheduled.expiring if not complete or self._expiry.keeps(key)}
-        self._missing = sorted(self._keyed.missing(self._expiring or self._keys))
+        self._missing = sorted(self._keyed.missing(self._expiring) if self._expiring else self._keyed.read(self._keys))
+        self._touched = not (self._expiring or self._missing)
         self._pace.read(
             0 if scheduled.work.timers else len(self._keys) - len(self._missing), len(scheduled.work.timers)
         )
@@ -100,7 +104,8 @@ class Invocation:
         keys = self._keys
         if not keys:
             return True
-        self._keyed.touch(keys)
+        if not self._touched:
+            self._keyed.touch(keys)
         work.holds = self._keyed.holds_of(keys)
         if self._quarantine.guards():
             work = self._quarantine.divert(work)
@@ -160,9 +165,7 @@ class Invocation:
 
 def keys_of(work: Work, invocation: int) -> dict[str, int]:
     """The keys of `work` in the order of appearance.  The order of a set would differ from process to process."""
-    keys: dict[str, int] = {}
-    for part in work.parts:
-        keys.update(dict.fromkeys(part.keys, invocation))
+    keys = dict.fromkeys(chain.from_iterable([part.keys for part in work.parts]), invocation)
     keys.update((timer.key, invocation) for timer in work.timers)
     keys.update((entry.key, invocation) for entry in work.redrive)
     return keys

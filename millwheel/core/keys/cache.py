@@ -51,6 +51,8 @@ class StateCache:
         """By cell, what the last `cut` has returned and `values` do not have all of yet.  These keys are dirty."""
         self._rest: Iterator[tuple[str, dict[str, bytes | None]]] = iter(())
         """The same in pieces, without those that were merged."""
+        self._left = 0
+        """How many values are in those."""
         self._behind_bytes = 0
         """What of `size_bytes` is an estimate of it."""
         self._behind_seq = Seq(0)
@@ -65,6 +67,8 @@ class StateCache:
         """Entries that were written and are not folded: the seq, the cell, and by key what was written."""
         self.last_read: dict[str, int] = {}
         """Every key that is here, and when it was last read."""
+        self._met_new = True
+        """A key of the last invocation was not here, so one of the next will not be, probably."""
         self._before: dict[str, int | None] = {}
         """When a key was read before that, noted where keys may have to leave."""
         self._dirty: set[str] = set()
@@ -92,6 +96,24 @@ class StateCache:
         if keys.keys() <= last_read.keys():
             return []
         return [*filterfalse(last_read.__contains__, keys)]
+
+    def read(self, keys: Mapping[str, int]) -> list[str]:
+        """Those of `keys` that must be loaded.  If none must, all are about to be read, as in `touch`."""
+        last_read = self.last_read
+        if self._met_new or 2 * self.size_bytes > self.limit_bytes:
+            missing = self.missing(keys)
+        else:
+            # To note that they are read finds what is missing, too: a second look at each key takes a thirtieth of all time.
+            known = len(last_read)
+            last_read.update(keys)
+            missing = [last_read.popitem()[0] for _ in range(len(last_read) - known)]
+            if not missing:
+                self._adopt_for(keys)
+                return missing
+        self._met_new = bool(missing)
+        if not missing:
+            self.touch(keys)
+        return missing
 
     def insert(self, key: str, cells: Mapping[Slot, bytes], more: bool = False) -> None:
         """Add a loaded key.  `more` says that the store has further cells of it."""
@@ -170,8 +192,7 @@ class StateCache:
 
     def touch(self, keys: Mapping[str, int]) -> None:
         """`keys` are about to be read, in this invocation; all are here, or absent from the store."""
-        if self._behind:
-            self._adopt(keys, limits.ADOPTED_PER_KEY * len(keys))
+        self._adopt_for(keys)
         if 2 * self.size_bytes > self.limit_bytes:
             self._before.update(zip(keys, map(self.last_read.get, keys), strict=True))
         self.last_read.update(keys)
@@ -218,8 +239,18 @@ class StateCache:
         self._behind = {cell: writes for cell, writes in changes.items() if writes}
         self._behind_bytes, self._estimated_bytes, self._behind_seq = self._estimated_bytes, 0, seq
         log = [self._logged(cell, writes, seq) for cell, writes in self._behind.items()]
-        self._rest = _in_pieces(log)
+        self._rest, self._left = _in_pieces(log), sum(len(column.keys) for column in log)
         return log
+
+    def _adopt_for(self, keys: Collection[str]) -> None:
+        """Of what the last cut has set, merge that of `keys`, which are about to be read, and some more."""
+        if not self._behind:
+            return
+        others = limits.ADOPTED_PER_KEY * len(keys)
+        if self._left <= 2 * others:
+            self._adopt_all()
+        else:
+            self._adopt(keys, others)
 
     def _adopt(self, keys: Collection[str], others: int = 0) -> None:
         """Merge what the last cut has of `keys`, and of about so many `others`."""
@@ -234,6 +265,7 @@ class StateCache:
         """Merge the next keys of the last cut.  Some are merged by `_adopt`, and nothing has set them since."""
         for cell, writes in self._rest:
             self._merge(cell, writes)
+            self._left -= len(writes)
             return
         self._behind = {}
         self.size_bytes -= self._behind_bytes

@@ -284,6 +284,10 @@ class KeyedState:
         """Those of `keys` that must be loaded."""
         return self._cache.missing(keys)
 
+    def read(self, keys: Mapping[str, int]) -> list[str]:
+        """Those of `keys` that must be loaded.  If none must, all are about to be read, as in `touch`."""
+        return self._cache.read(keys)
+
     def load(self, asked: Collection[str], rows: Iterable[KeyRows], expiring: Mapping[str, int]) -> None:
         """`rows` are all that the store has of the keys that were `asked` for; `expiring` keys are read next."""
         if asked:

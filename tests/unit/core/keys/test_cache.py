@@ -51,6 +51,37 @@ def test_only_what_is_not_here_must_be_loaded() -> None:
     assert cache.values == {"c": {"a": b"1"}}
 
 
+@pytest.mark.parametrize("limit_bytes", [0, 10_000], ids=["full", "with room"])
+def test_keys_are_noted_as_read_when_all_are_here_and_none_that_is_not(limit_bytes: int) -> None:
+    cache = cache_of(a=b"1", b=b"2")
+    cache.limit_bytes = limit_bytes
+    for number, new in enumerate(("c", "d", "", "e", "", ""), 1):
+        wanted = dict.fromkeys(("a", *new), number)
+        missing = cache.read(wanted)
+        assert missing == [*new]
+        assert cache.last_read.keys() == {*"abcde"[: len(cache.last_read)]}, "what is missing is not here yet"
+        if missing:
+            cache.insert(new, {})
+            cache.touch(wanted)
+        assert {cache.last_read[key] for key in wanted} == {number}
+    assert cache.last_read["b"] == 0
+    assert ("a" in cache._before) == (limit_bytes == 0), (
+        "how long ago it was read is noted where keys may have to leave"
+    )
+    assert sorted(cache.read(dict.fromkeys("xayb", 9))) == ["x", "y"]
+
+
+def test_what_the_last_epoch_has_of_keys_is_there_when_they_are_read() -> None:
+    cache = epochs_of(a=b"1", b=b"2", c=b"3")
+    cache.read({"a": 1})
+    assert cache.changes is not None
+    cache.changes["c"] = {"a": b"4", "b": b"5"}
+    cache.cut(Seq(1))
+    with patch.object(limits, "ADOPTED_PER_KEY", 0):
+        assert cache.read({"a": 2}) == []
+    assert cache.values["c"] == {"a": b"4", "b": b"2", "c": b"3"}
+
+
 def test_writes_are_seen_at_once_and_logged_as_columns() -> None:
     cache = cache_of(a=b"1", b=b"2")
     entries: dict[str, dict[str, dict[str, bytes | None]]] = {"d": {"b": {"e": b"3", "f": None}}}
