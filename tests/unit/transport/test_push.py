@@ -20,7 +20,7 @@ import pytest
 from millwheel import limits
 from millwheel.api.snapshots import Checkpoints, Snapshots
 from millwheel.errors import ChannelError, LimitError, MillwheelError, PushError, PushRefused, TimestampError, WireError
-from millwheel.model import to_us
+from millwheel.model import MAX_TIME, SECOND, to_us
 from millwheel.push import AsyncPusher, Pusher
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.transport.certificates import OwnAuthority, keep
@@ -31,6 +31,7 @@ from millwheel.transport.push_queue import Pushed, PushQueue
 from millwheel.transport.push_server import PushServer
 from millwheel.transport.roles import PUSH, Role
 from millwheel_injectors import PushSource
+from millwheel_injectors.pushed import PushPartition
 from millwheel_storage.memory import MemoryStore
 from tests.chaos.proxy import TcpProxy
 from tests.unit.transport import pushing
@@ -437,6 +438,85 @@ def test_a_refusal_is_of_a_record_that_waits_and_not_of_one_that_is_done(
             assert streams == [[b"0", b"1", b"2"], [b"1", b"2"]]
 
     asyncio.run(scenario())
+
+
+async def ended_by_an_error(address: str) -> None:
+    async with AsyncPusher(address, "orders") as pusher:
+        await pusher.push("a", b"", 1)  # nobody says that it is durable
+        raise KeyError
+
+
+def test_a_block_that_ends_with_an_error_waits_for_nothing() -> None:
+    async def scenario() -> None:
+        queue, addresses = PushQueue(), list[str]()
+        server = asyncio.create_task(PushServer(queue, "orders", LOOPBACK, id_slack_us=10**9).serve(addresses.append))
+        await until(lambda: addresses)
+        with pytest.raises(KeyError):
+            await asyncio.wait_for(ended_by_an_error(addresses[0]), 30)
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("where", ["_sent", "_unsent"])
+def test_the_oldest_record_is_looked_at_between_two_streams_wherever_it_waits(where: str) -> None:
+    async def scenario() -> None:
+        pusher = AsyncPusher("127.0.0.1:1", "orders")
+        now = asyncio.get_running_loop().time()
+        pusher._slack_s, pusher._moved_at = 10.0, now
+        getattr(pusher, where).append(_Pending(b"a", b"", 1, sent_at=now - 5))
+        pusher._give_up_in_time("the source is away")
+        getattr(pusher, where)[0].sent_at = now - 15
+        with pytest.raises(PushError, match="longer than the source remembers ids"):
+            pusher._give_up_in_time("the source is away")
+
+    asyncio.run(scenario())
+
+
+# What the source makes of it
+
+
+def partition_of(source: PushSource[Any], known: set[str]) -> PushPartition[Any]:
+    (found,) = source.discover(known)
+    assert isinstance(found, PushPartition)
+    return found
+
+
+def test_a_source_that_is_given_up_and_got_again_has_another_partition() -> None:
+    source = PushSource(ORDERS, LOOPBACK)
+    assert not source.complete()
+    first = partition_of(source, set())
+    assert source.discover({first.name}) == []
+    assert source.complete()
+    first.close()
+    assert partition_of(source, {first.name}).name != first.name
+
+
+def test_a_row_that_cannot_be_taken_is_told_to_its_client_and_counted() -> None:
+    source = PushSource(ORDERS, LOOPBACK)
+    partition = partition_of(source, set())
+    account = partition.queue.join(lambda: None)
+    partition.queue.put(account, Pushed([b"a", b"b"], [b"no json", b"{}"], [1, 2]))
+    read = partition.read(10)
+    assert read is not None
+    assert (read.rows, read.rejected, account.refused[0][0]) == ([1], 1, 0)
+    source.reject("pushed-before", 1, "of an earlier process", {})
+    assert len(account.refused) == 1
+    assert sum(source.rejections().values()) == 2
+
+
+def test_an_event_time_at_the_end_of_time_does_not_end_the_watermark() -> None:
+    partition = partition_of(PushSource(ORDERS, LOOPBACK), set())
+    account = partition.queue.join(lambda: None)
+    partition.queue.put(account, Pushed([b"a", b"b"], [b"{}", b"{}"], [MAX_TIME, 50 * SECOND]))
+    assert partition.read(10) is not None
+    assert partition.watermark() == 40 * SECOND
+
+
+def test_a_source_remembers_ids_for_some_time() -> None:
+    with pytest.raises(ValueError, match="id_slack=0: clients bring again what got no answer"):
+        PushSource(ORDERS, LOOPBACK, id_slack=0)
 
 
 def test_patience_counts_from_what_became_durable_last_and_only_while_something_waits() -> None:
@@ -944,6 +1024,7 @@ import asyncio, sys
 sys.modules[{missing!r}] = None
 from millwheel import JsonCoder, Stream
 from millwheel_injectors import PushSource
+from millwheel_injectors.pushed import PushPartition
 (partition,) = PushSource(Stream("orders", JsonCoder(dict)), "127.0.0.1:0").discover(())
 for run in (lambda: asyncio.run(partition.serve()), lambda: __import__("millwheel.push")):
     try:

@@ -267,6 +267,18 @@ def test_a_missing_cell_is_refused_with_the_number_of_its_keys() -> None:
     assert found.changes == ["cell 'c.words' goes; no key holds it"]
 
 
+def test_a_cell_that_one_key_holds_is_missed_as_much_as_any() -> None:
+    found = plan(shape(First), shape(Base))
+    found.settle(dict.fromkeys(found.missing, 1))
+    assert len(found.refusals) == len(found.missing) > 0
+    assert all("1 key holds it" in refusal for refusal in found.refusals)
+
+
+def test_a_store_is_of_one_pipeline_though_two_names_may_be_one_schema() -> None:
+    stored = PipelineShape("a-b", {"a": ()}, {}, {}, (), ())
+    assert plan(stored, replace(stored, name="a_b")).refusals == ["the store belongs to pipeline 'a-b', not to 'a_b'"]
+
+
 def test_a_renamed_computation_takes_everything_along() -> None:
     stored = check(shape(First), shape(Renamed))
     found = plan(stored, shape(Renamed, name="counter", formerly="c"))
