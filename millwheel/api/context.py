@@ -128,7 +128,10 @@ class Context:
                 if type(key) is not str or len(key) > 256 or not key.isascii():
                     check_key(key, name)
                 pending = frame.pending
-                pending.extend((subscription, key, data, timestamp))
+                pending.append(subscription)  # four appends take less time than one `extend` by a tuple
+                pending.append(key)
+                pending.append(data)
+                pending.append(timestamp)
                 if len(pending) > frame.light:
                     frame.weigh()
 

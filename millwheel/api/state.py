@@ -112,7 +112,10 @@ class BoundValue(_Bound, Generic[T]):
             if len(data) > limits.VALUE_LIMIT_BYTES:
                 data = self._data(value)  # raises, with a name
             frame.grow_over(frame.own(written, key, old), data, HEAVY_VALUE_BYTES)
-        frame.journal.extend((written, key, old))
+        journal = frame.journal  # three appends take half of the time of one `extend` by a tuple
+        journal.append(written)
+        journal.append(key)
+        journal.append(old)
         written[key] = data
 
     def clear(self) -> None:
