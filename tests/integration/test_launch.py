@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, savepoints, subscribe
+from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, launch, savepoints, subscribe
 from millwheel.committed import Committed, check, reset
-from millwheel.errors import WiringError
-from millwheel.launch import arun, run
+from millwheel.errors import StoreError, WiringError
+from millwheel.host.progress import Progress
+from millwheel.launch import arun, open_store, report, run, unhurried_collector
 from millwheel.overview import ClusterOffice
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
@@ -108,3 +112,42 @@ def test_who_asks_about_what_is_no_pipeline_is_told(call: Callable[[Any], Any], 
     # It was an AttributeError: 'str' object has no attribute 'graph'.
     with pytest.raises(WiringError, match=said):
         call(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((" ", "data"), "the store's URL or directory is empty"),
+        ((None, " "), "the store's URL or directory is empty"),
+        (("no url", "data"), "the store is not a Postgres URL"),
+        ((None, "data"), "there is no store in data: run the pipeline first"),
+    ],
+)
+def test_a_store_that_is_only_asked_is_not_made(
+    given: tuple[str | None, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match=said), open_store(*given, create=False):
+        pass
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_collector_is_as_it_was_after_a_run() -> None:
+    before = gc.get_threshold()
+    with unhurried_collector():
+        assert gc.get_threshold() != before
+    assert gc.get_threshold() == before
+
+
+def test_whoever_has_read_enough_of_the_progress_is_told_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "PROGRESS_DELAY_S", 0.001)
+    told: list[object] = []
+
+    def on_progress(progress: Progress, seconds: float) -> None:
+        told.append(progress)
+        if len(told) == 2:
+            raise BrokenPipeError
+
+    shell: Any = SimpleNamespace(progress=lambda: "progress")
+    asyncio.run(asyncio.wait_for(report(shell, on_progress), 30))
+    assert told == ["progress", "progress"]

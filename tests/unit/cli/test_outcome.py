@@ -5,13 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from millwheel import Pipeline, committed, savepoints
 from millwheel.cli.lines import Lines
+from millwheel.cli.main import main
 from millwheel.cli.options import DEFAULT_DATA, Place
-from millwheel.cli.outcome import outcome, outcome_of_all
+from millwheel.cli.outcome import failed, outcome, outcome_of_all
 from millwheel.cli.status import Status
 from millwheel.cli.up import child_environment
 from millwheel.cluster import RunEnding
+from millwheel.errors import Fenced, HookExited, HooksFail, MillwheelError, PipelineFailed, StoreError, StoreUnavailable
 from millwheel.host.progress import Progress
+from millwheel.savepoints import Savepoint
+from millwheel_storage.postgres.planned import Report
 
 LEFT = [
     "warning: 1 key is in quarantine: see millwheel quarantine list a:b --store URL",
@@ -95,3 +100,66 @@ def test_a_run_that_stopped_by_itself_says_why_also_when_it_was_told_to(
         assert outcome(lines, Place("a:b", None, "here"), progress, told) == status
     said = f"error: the run is stopped: {stopped}" if stopped else told
     assert capsys.readouterr().err == f"millwheel: {said}\n"
+
+
+@pytest.mark.parametrize("too_much", [False, True])
+def test_a_worker_ends_as_its_controller_has_judged(too_much: bool) -> None:
+    """Whatever it has itself: what is allowed is allowed to all together."""
+    ending = RunEnding(1, 2, too_much)
+    progress = msgspec.structs.replace(Progress(0, 0, 9, 0, 0, 0, 0, 0, 0, {}, True, 9), ending=ending)
+    with Lines(quiet=True, verbose=False) as lines:
+        status = outcome(lines, Place("a:b", None, "here"), progress, "")
+    assert status == (Status.LEFT_OVER if too_much else Status.DONE)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (Fenced("x"), Status.TAKEN_OVER),
+        (HooksFail("x"), Status.BROKEN_HOOKS),
+        (HookExited("x"), Status.HOOK_EXITED),
+        (StoreUnavailable("x"), Status.NO_STORE),
+        (StoreError("x"), Status.FAILED),
+        (PipelineFailed("x", "Traceback"), Status.FAILED),
+    ],
+)
+def test_a_run_that_an_error_ends_has_the_status_of_the_error(error: MillwheelError, status: Status) -> None:
+    with Lines(quiet=True, verbose=False) as lines:
+        assert failed(lines, error) == status
+
+
+@pytest.mark.parametrize(
+    ("report", "status", "said"),
+    [
+        (Report(False), Status.DONE, ["new"]),
+        (Report(True), Status.DONE, ["same"]),
+        (Report(True, changes=["one"]), Status.DONE, ["change"]),
+        (Report(True, refusals=["one"]), Status.FAILED, ["refused"]),
+        (Report(True, unreadable=["one"]), Status.FAILED, ["unreadable"]),
+    ],
+)
+def test_a_check_fails_for_what_a_start_is_refused_for_and_for_what_it_could_not_read(
+    report: Report, status: Status, said: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Place, "pipeline", lambda place: Pipeline("p"))
+    monkeypatch.setattr(committed, "check", lambda *_: report)
+    assert main(["check", "a:b"]) == status
+    assert [line.partition("\t")[0] for line in capsys.readouterr().out.splitlines()] == said
+
+
+def test_a_savepoint_is_put_back_only_by_who_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    back: list[str] = []
+
+    def restore(_: Pipeline, name: str, *__: object) -> Savepoint:
+        back.append(name)
+        return Savepoint(name, 0, 0, 0)
+
+    monkeypatch.setattr(Place, "pipeline", lambda place: Pipeline("p"))
+    monkeypatch.setattr(savepoints, "restore", restore)
+    assert main(["savepoint", "restore", "a:b", "monday"]) == Status.USAGE
+    assert "restore drops all that 'p' has stored since savepoint 'monday': add --yes" in capsys.readouterr().err
+    assert back == []
+    assert main(["savepoint", "restore", "a:b", "monday", "--yes"]) == Status.DONE
+    assert back == ["monday"]

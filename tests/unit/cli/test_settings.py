@@ -10,7 +10,7 @@ import pytest
 
 from millwheel.cli.main import main
 from millwheel.cli.options import option
-from millwheel.cli.settings import read_settings
+from millwheel.cli.settings import OTHERS, VARIABLE, misspelt, read_settings
 
 
 def command() -> tuple[click.Group, dict[str, Any]]:
@@ -103,6 +103,48 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, said: str)
         call(tmp_path, text, "run")
     assert caught.value.message.startswith("the settings file millwheel.toml")
     assert said in caught.value.message
+
+
+def test_what_stands_at_the_top_is_for_all_commands_and_a_table_wins_for_its_own(tmp_path: Path) -> None:
+    for text, store in (
+        ('store = "top"', "top"),
+        ('store = "top"\n[state]\nstore = "group"', "group"),
+        ('store = "top"\n[state]\nstore = "group"\n[state.scan]\nstore = "own"', "own"),
+    ):
+        assert call(tmp_path, text, "state", "scan")["store"] == store
+        assert call(tmp_path, text, "run")["store"] == "top"
+
+
+@pytest.mark.parametrize("given", ["3", "3.0", "'3'"])
+def test_a_number_may_be_whole_or_a_text(given: str, tmp_path: Path) -> None:
+    (tmp_path / "millwheel.toml").write_text(f"rate = {given}")
+    got: list[float] = []
+
+    @click.group()
+    @click.option("--config", is_eager=True, expose_value=False, callback=read_settings)
+    def root() -> None:
+        pass
+
+    @root.command()
+    @option("--rate", type=float)
+    def run(rate: float) -> None:
+        got.append(rate)
+
+    root.main(["run"], standalone_mode=False)
+    assert got == [3.0]
+
+
+def test_a_variable_that_names_no_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "")
+    with pytest.raises(click.BadParameter, match=f"{VARIABLE} is set and empty"):
+        call(tmp_path, FILE, "run")
+
+
+def test_only_variables_of_millwheel_that_set_nothing_are_misspelt() -> None:
+    root, _ = command()
+    right = [f"MILLWHEEL_{name}" for name in ("STORE", "CONFIG", *OTHERS)]
+    assert [*misspelt(root, [*right, "STOR", "CONFG", "MILLWHEEL_OF_MINE"])] == []
+    assert [said.split()[3] for said in misspelt(root, [*right, "MILLWHEEL_STOR"])] == ["MILLWHEEL_STOR"]
 
 
 def test_a_file_that_is_named_and_not_there_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ from millwheel.transport.certificates import OwnAuthority, keep
 from millwheel.transport.proto import push_pb2 as pb
 from millwheel.transport.push_client import _Pending
 from millwheel.transport.push_form import PUSH_VERSION, replies, reply_of, request_of
-from millwheel.transport.push_queue import Pushed, PushQueue
+from millwheel.transport.push_queue import PushAccount, Pushed, PushQueue
 from millwheel.transport.push_server import PushServer
 from millwheel.transport.roles import PUSH, Role
 from millwheel_injectors import PushSource
@@ -438,6 +438,47 @@ def test_a_refusal_is_of_a_record_that_waits_and_not_of_one_that_is_done(
             assert streams == [[b"0", b"1", b"2"], [b"1", b"2"]]
 
     asyncio.run(scenario())
+
+
+def test_a_client_with_nothing_to_say_shows_that_it_is_there_and_frees_what_it_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quick(monkeypatch)
+    joined: list[object] = []
+
+    class Counting(PushQueue):
+        def join(self, news: Callable[[], None]) -> PushAccount:
+            joined.append(news)
+            return super().join(news)
+
+    async def scenario() -> None:
+        queue, addresses = Counting(), list[str]()
+        server = asyncio.create_task(PushServer(queue, "orders", LOOPBACK, id_slack_us=10**9).serve(addresses.append))
+        await until(lambda: addresses)
+        async with AsyncPusher(addresses[0], "orders") as pusher:
+            await pusher.push("a", b"", 1)
+            assert pusher._held_bytes > 0
+            await until(lambda: queue.read(1, 10**6))
+            queue.keep(1)
+            await pusher.flush()
+            assert pusher._held_bytes == 0
+            before = len(joined)
+            await asyncio.sleep(6 * limits.CHANNEL_SILENT_BEATS * limits.CHANNEL_BEAT_S)
+            assert len(joined) == before
+            pusher._moved_at -= 2 * limits.PUSH_PATIENCE_S  # it had nothing to push for longer than its patience
+            await pusher.push("b", b"", 1)
+            assert asyncio.get_running_loop().time() - pusher._moved_at < limits.PUSH_PATIENCE_S
+            await until(lambda: queue.read(1, 10**6))
+            queue.keep(2)
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_every_address_of_another_machine_needs_certificates() -> None:
+    with pytest.raises(ChannelError, match=r"192\.0\.2\.1:7000 is on another machine"):
+        AsyncPusher(["127.0.0.1:7000", "192.0.2.1:7000"], "orders")
 
 
 async def ended_by_an_error(address: str) -> None:
