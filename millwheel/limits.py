@@ -57,6 +57,10 @@ ADOPTED_AT_ONCE: Final = 256
 """So many values of the last epoch are merged into memory at a time.  Of 1,000,000 keys each takes 1.5 us to find.  To write
 it then takes 0.2 us with so few, because it is still in the processor's cache, and 1.5 us with 1,024."""
 
+ADOPTED_AT_CUT: Final = 16_384
+"""With so few keys in memory, the cut itself merges what its epoch has set.  That takes at most 8 ms, as these keys are in
+the processor's cache.  Invocations that merge their own keys look for each twice."""
+
 ADOPTED_PER_KEY: Final = 2
 """Keys that an invocation merges for each key that it reads.  So an epoch is merged when half as much has run as in it."""
 

@@ -252,8 +252,8 @@ def reads_before_it_merges() -> Patches:
 
 
 @cut
-def folded_before_merged() -> Patches:
-    """A key leaves memory when its epoch is folded, and comes back as it was before others: the epoch is merged later."""
+def never_merged() -> Patches:
+    """What invocations have left of an epoch is never merged into memory."""
     return {(StateCache, "_adopt_all"): lambda self: None}
 
 

@@ -319,10 +319,11 @@ def run_stage(
 
 @contextmanager
 def small_epochs(seed: int) -> Iterator[None]:
-    """In some seeds epochs are full all the time, so that sources wait for their end.  In others an invocation merges its own
-    keys of the last epoch only, and the rest waits for the fold."""
+    """In some seeds epochs are full all the time, so that sources wait for their end.  In most an epoch is not merged
+    when it is cut, and in some of these an invocation merges its own keys only, and the rest waits for the fold."""
     with (
         patch.object(limits, "EPOCH_LIMIT_WRITES", 12 if seed % 4 == 1 else limits.EPOCH_LIMIT_WRITES),
+        patch.object(limits, "ADOPTED_AT_CUT", limits.ADOPTED_AT_CUT if seed % 5 == 4 else 0),
         patch.object(limits, "ADOPTED_PER_KEY", limits.ADOPTED_PER_KEY if seed % 3 == 1 else 0),
     ):
         yield

@@ -8,8 +8,8 @@ not here was not written since it was folded, so the tables are right about it.
 
 State lies in columns, one dict from key to value per cell.  What an invocation wrote is applied cell by cell, at the cost of
 a dict update, and not key by key.  Under snapshots hooks write to `changes`, which `cut` ends: to merge them after each
-invocation took a tenth of all time (docs/adr/0055-hooks-write-to-the-epoch.md).  The cut merges nothing either.  Each
-invocation of the next epoch merges the keys that it reads, and some others, and the fold merges the rest.
+invocation took a tenth of all time (docs/adr/0055-hooks-write-to-the-epoch.md).  The cut merges a small state only.  Else
+each invocation of the next epoch merges the keys that it reads, and some others, and the fold merges the rest.
 """
 
 from __future__ import annotations
@@ -239,7 +239,12 @@ class StateCache:
         self._behind = {cell: writes for cell, writes in changes.items() if writes}
         self._behind_bytes, self._estimated_bytes, self._behind_seq = self._estimated_bytes, 0, seq
         log = [self._logged(cell, writes, seq) for cell, writes in self._behind.items()]
-        self._rest, self._left = _in_pieces(log), sum(len(column.keys) for column in log)
+        if len(self.last_read) <= limits.ADOPTED_AT_CUT:
+            for cell, writes in self._behind.items():
+                self._merge(cell, writes)
+            self._end_merge()
+        else:
+            self._rest, self._left = _in_pieces(log), sum(len(column.keys) for column in log)
         return log
 
     def _adopt_for(self, keys: Collection[str]) -> None:
@@ -267,6 +272,10 @@ class StateCache:
             self._merge(cell, writes)
             self._left -= len(writes)
             return
+        self._end_merge()
+
+    def _end_merge(self) -> None:
+        """All that the last cut has is merged: its size is known."""
         self._behind = {}
         self.size_bytes -= self._behind_bytes
         self._behind_bytes = 0

@@ -176,6 +176,7 @@ def test_state_in_part_is_the_state(invocations: list[tuple[Any, int]], limit_by
     machine = Machine(executor_of(lambda: Keeper(models)), limit_bytes=limit_bytes, by_epochs=by_epochs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "STATE_PAGE_SLOTS", 2)
+        patch.setattr(limits, "ADOPTED_AT_CUT", 0)
         patch.setattr(limits, "ADOPTED_PER_KEY", 0)
         for script, lag in invocations:
             rows = []

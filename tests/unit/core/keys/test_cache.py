@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from unittest.mock import patch
 
 import pytest
@@ -18,6 +18,13 @@ from millwheel.core.keys.eviction import NEVER
 from millwheel.ids import Seq
 from millwheel.limits import ENTRY_OVERHEAD_BYTES, EVICTION_SAMPLE_KEYS, SLOT_OVERHEAD_BYTES
 from millwheel.work import InvocationOutcome, Slot, Wanted
+
+
+@pytest.fixture(autouse=True, scope="module")
+def large() -> Iterator[None]:
+    """A cut merges nothing, as with many keys in memory."""
+    with patch.object(limits, "ADOPTED_AT_CUT", 0):
+        yield
 
 
 def wrote(key: str, value: bytes | None) -> InvocationOutcome:
@@ -117,6 +124,18 @@ def test_what_was_set_in_an_epoch_is_applied_and_logged_when_it_is_cut() -> None
     assert cache.size_bytes == exact_size(cache)
     cache.folded(Seq(2))
     assert cache.unfolded == 0
+
+
+def test_with_few_keys_in_memory_the_cut_merges_its_epoch() -> None:
+    cache = epochs_of(a=b"1", b=b"2")
+    for limit, merged in ((1, {"a": b"1", "b": b"2"}), (2, {"a": b"345"})):
+        assert cache.changes is not None
+        cache.changes["c"] = {"b": None, "a": b"345"}
+        cache.write_all(InvocationOutcome(grown_bytes=9), Seq(limit))
+        with patch.object(limits, "ADOPTED_AT_CUT", limit):
+            assert [*StateWrites(cache.cut(Seq(limit))).rows()] == [("b", "c", "", None), ("a", "c", "", b"345")]
+        assert cache.values["c"] == merged
+    assert cache.size_bytes == exact_size(cache)
 
 
 def test_an_invocation_merges_its_own_keys_of_the_last_epoch_and_some_others(monkeypatch: pytest.MonkeyPatch) -> None:
