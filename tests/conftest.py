@@ -73,6 +73,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests that have passed remark, by `record_property`, for whoever reads the end of the output."""
+    for report in terminalreporter.getreports("passed"):
+        for remark in [value for name, value in report.user_properties if name == effort.REMARK]:
+            terminalreporter.write_line(str(remark))
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[EmbeddedPostgres]:
     """One server for all tests of a session; each test takes a pipeline name of its own."""

@@ -9,6 +9,8 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 PROFILE: Final = os.environ.get("HYPOTHESIS_PROFILE", "gate")
+REMARK: Final = "remark"
+"""The name under which a test that passes says something for the end of the output: by `record_property`."""
 _FACTOR: Final = {"gate": 1, "search": 10}
 
 
