@@ -120,7 +120,7 @@ def placed_under_the_old_sequencer() -> Patches:
     return {(MemoryStore, "place"): place}
 
 
-@clustered
+@only("tests/unit/host/test_mapped.py")  # the next look at the map mends it
 def lost_interval_is_restarted_for_ever() -> Patches:
     """Whoever loses an interval does not look at the map, and does not let go of it."""
     return {(MappedOwnership, "lost"): lambda self, actor: None}

@@ -163,7 +163,6 @@ FIRST_SEEDS = {
     "Unacked productions are not sent again after a restart": 1,
     "A write to any but the first cell of a checkpoint does not extend the life of its key": 8,
     "The fence is skipped: a stale injector moves its partition's position": 41,
-    "Whoever loses an interval does not look at the map, and does not let go of it": 15,
     "The watermark of an interval with another owner is forgotten, and nobody waits for the new owner's": 13,
     "A run ends before the last positions of its sources are durable": 22,
     "After a cut the controller does not hear again which images are written": 9,
@@ -210,7 +209,6 @@ LONG = {
     "The watermark waits for ever for an interval that was merged into another one",
     "What a worker knows of refused rows is forgotten when another one gets the interval",
     "Whoever gets an interval is never heard about it: the watermark stays where it was",
-    "Whoever loses an interval does not look at the map, and does not let go of it",
     "Workers that own nothing hear of rounds, and get something when all has gone back",
     "Workers that own nothing hear of watermarks, and get something when all has gone back",
 }
