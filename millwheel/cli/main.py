@@ -21,6 +21,7 @@ from millwheel.cli.root import root
 from millwheel.cli.status import Status, status_of
 from millwheel.errors import MillwheelError, PipelineFailed
 from millwheel.escapes import harmless
+from millwheel.terminal import let_go_of_closed_terminal
 
 NAME = "millwheel"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -37,6 +38,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what breaks a channel is in our own log
     _speak()
     given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _called(given)
+    except OSError as error:
+        if error.errno == errno.EIO and let_go_of_closed_terminal():
+            return Status.STOPPED  # a write found that out before the signal came
+        if error.filename is not None or error.errno not in FULL:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in its buffer
+        _complain(f"the output cannot be written: {error.strerror}")
+        return Status.FAILED
+
+
+def _called(given: list[str]) -> int:
+    """The exit status, unless an output takes no more."""
     try:
         with root.make_context(NAME, given) as context:
             return int(root.invoke(context) or Status.DONE)
@@ -58,12 +73,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough, for example `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Status.DONE
-    except OSError as error:
-        if error.filename is not None or error.errno not in FULL:
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in its buffer
-        _complain(f"the output cannot be written: {error.strerror}")
-        return Status.FAILED
 
 
 class _Line(logging.Formatter):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +118,16 @@ def test_an_output_that_takes_nothing_is_no_traceback(to: str, status: int, said
     asked = f"'{sys.executable}' -m millwheel completion bash {to}"
     found = subprocess.run(["sh", "-c", asked], capture_output=True, text=True, check=False)
     assert (found.returncode, found.stdout, found.stderr) == (status, "", said)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "nope:x"], []])
+def test_a_terminal_that_is_gone_before_its_signal_comes_ends_it_as_the_signal_does(arguments: list[str]) -> None:
+    terminal, slave = pty.openpty()
+    os.close(terminal)  # it controls no process, so the signal never comes
+    asked = [sys.executable, "-m", "millwheel", *arguments]
+    with subprocess.Popen(asked, stdin=slave, stdout=slave, stderr=slave, start_new_session=True) as process:
+        os.close(slave)
+        assert process.wait(60) == 130
 
 
 def test_a_store_of_blanks_is_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ def test_a_certificate_has_its_role_its_hosts_and_its_time(role: Role) -> None:
     assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
     assert names.get_values_for_type(x509.DNSName) == ["node-1.example"]
     assert certificate.not_valid_after_utc - NOW < timedelta(days=limits.CERTIFICATE_LIFETIME_DAYS + 1)
-    assert certificate.not_valid_before_utc < NOW - timedelta(seconds=limits.CLOCK_SKEW_S - 60)
+    assert certificate.not_valid_before_utc < datetime.now(UTC) - timedelta(seconds=limits.CLOCK_SKEW_S - 60)
     # Others must not be able to stand in for a member on the network, and nobody signs in the authority's place.
     assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert (ExtendedKeyUsageOID.SERVER_AUTH in purposes(made)) == (role in MEMBERS)
