@@ -307,22 +307,29 @@ class Plain(Computation[Click]):
 
 
 class Dropping(Plain):
-    gone = DroppedCell()
+    went = DroppedCell()
 
 
 class Holding(Plain):
     gone = ListCell(JsonCoder(str))
 
 
-def shape(name: str, class_: type[Computation[Click]]) -> PipelineShape:
-    pipeline = Pipeline(name)
+class HoldingOn(Plain):
+    went = ListCell(JsonCoder(str), formerly="gone")
+
+
+def shape(pipeline_name: str, class_: type[Computation[Click]], **settings: Any) -> PipelineShape:
+    pipeline = Pipeline(pipeline_name)
     pipeline.inject(IterableSource("rows", lambda: ROWS), into=old_clicks)
-    pipeline.add(class_, [subscribe(old_clicks, lambda click: click.user)], name="c")
+    pipeline.add(class_, [subscribe(old_clicks, lambda click: click.user)], **{"name": "c", **settings})
     return pipeline.graph().shape()
 
 
 def test_values_that_only_the_log_has_are_counted_and_go_with_the_next_start(stores: Open, pipeline: str) -> None:
-    """One key holds the cell in the tables and clears it in the log, one only in the log, one in both."""
+    """One key holds the cell in the tables and clears it in the log, one only in the log, one in both.
+
+    The cell has got another name than its place has, and it goes while its computation gets another name, too.
+    """
 
     def image(*rows: tuple[str, str, str, bytes | None]) -> bytes:
         state = StateWrites.of(rows)
@@ -336,8 +343,8 @@ def test_values_that_only_the_log_has_are_counted_and_go_with_the_next_start(sto
     store = stores()
 
     async def story() -> None:
-        async def opened(class_: type[Computation[Click]]) -> Opened:
-            return await store.open_pipeline(shape(pipeline, class_))
+        async def opened(class_: type[Computation[Click]], **settings: Any) -> Opened:
+            return await store.open_pipeline(shape(pipeline, class_, **settings))
 
         async def taken_over() -> int:
             (sequencer,) = (await store.acquire([IntervalId(1)])).values()
@@ -347,16 +354,17 @@ def test_values_that_only_the_log_has_are_counted_and_go_with_the_next_start(sto
         await opened(Holding)
         await store.commit([LogWrite(IntervalId(1), Sequencer(await taken_over()), Seq(1), 0, image(*folded))])
         await store.commit([LogWrite(IntervalId(1), Sequencer(await taken_over()), Seq(1), 0, image(*logged))])
-        with pytest.raises(IncompatibleStore, match="and 2 keys hold it"):
+        await opened(HoldingOn)
+        with pytest.raises(IncompatibleStore, match=r"'c.went' .* and 2 keys hold it"):
             await opened(Plain)
-        await opened(Dropping)
-        with pytest.raises(IncompatibleStore, match="and 2 keys hold it"):  # the log still brings them
-            await opened(Plain)
-        await opened(Dropping)
+        await opened(Dropping, name="d", formerly="c")
+        with pytest.raises(IncompatibleStore, match=r"'d.went' .* and 2 keys hold it"):  # the log still brings them
+            await opened(Plain, name="d")
+        await opened(Dropping, name="d")
         await taken_over()
-        await opened(Dropping)
-        await opened(Plain)
-        assert (await opened(Holding)).places == {"c": {"gone": "gone#2"}}
+        await opened(Dropping, name="d")
+        await opened(Plain, name="d")
+        assert (await opened(Holding, name="d")).places == {"d": {"gone": "gone#2"}}
         keys = {row.key: row.cells for row in await store.load(IntervalId(1), ["cleared", "both", "kept", "new"])}
         assert keys == {"kept": {("last", ""): b"1"}}
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterable
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,7 @@ pq: Any = pytest.importorskip("pyarrow.parquet")
 
 T = 1_700_000_000_000_000
 US = pa.timestamp("us", tz="UTC")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Row(msgspec.Struct):
@@ -592,6 +594,28 @@ def test_large_rows_make_small_batches(tmp_path: Path) -> None:
     assert reads[-1].next_position == 200
 
 
+def opened(place: Path) -> int:
+    """How often this process has a file open."""
+    return sum(os.path.realpath(entry) == str(place) for entry in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks at open files as Linux shows them")
+@pytest.mark.parametrize("policy", [Exact(), BoundedDisorder()])
+def test_of_thousands_of_files_only_those_that_are_read_are_open(tmp_path: Path, policy: Policy) -> None:
+    out = batch(tmp_path / "out", table(range(5)))
+    partition = only(SparkOutputSource("s", out, "ts", policy))
+    (place,) = out.glob("*.parquet")
+    for _ in range(2):
+        partition.resume(0, partition.fingerprint())
+        partition.watermark()
+        assert opened(place) == 0, "it waits for its turn"
+        partition.read(2)
+        assert opened(place) == 1
+    while partition.read(2) is not None:
+        pass
+    assert (partition.finished(), opened(place)) == (True, 0)
+
+
 # watermarks
 
 
@@ -674,6 +698,17 @@ def test_times_with_nanoseconds(tmp_path: Path, policy: Policy) -> None:
     partition = only(SparkOutputSource("s", out, "ts", policy))
     assert partition.watermark() == -2
     assert [read.timestamps for read in read_all(partition)] == [[1_000_000, -1]]
+
+
+@pytest.mark.parametrize("policy", [Exact(), BoundedDisorder()])
+def test_times_as_early_versions_of_spark_wrote_them_may_lie_in_any_century(tmp_path: Path, policy: Policy) -> None:
+    """Nanoseconds in 64 bits end in the year 2262, and begin in 1677."""
+    times = [datetime(year, 1, 1, tzinfo=UTC) for year in (1500, 2023, 9000)]
+    out = batch(tmp_path / "out", pa.table({"ts": pa.array(times, US)}), use_deprecated_int96_timestamps=True)
+    partition = only(SparkOutputSource("s", out, "ts", policy))
+    expected = [int((time - EPOCH) / timedelta(microseconds=1)) for time in times]
+    assert partition.watermark() in (MIN_TIME, expected[0])
+    assert [read.timestamps for read in read_all(partition)] == [expected]
 
 
 @pytest.mark.parametrize(("policy", "promised"), [(BoundedDisorder(60), T + 42 - 60), (Exact(), T + 40)])

@@ -427,6 +427,27 @@ def test_what_comes_after_the_lateness_goes_to_the_stream_for_it() -> None:
     assert [out.value.number for out in stepper.outputs(late_lefts)] == [2]
 
 
+@pytest.mark.parametrize(
+    ("make", "beyond"),
+    [
+        (lambda: joined(Interval(after=seconds(5)), "left", seconds(2)), 5 * SECOND + 1),
+        (lambda: joined(Fixed(seconds=10), "left", seconds(2)), 12 * SECOND),
+        (lambda: as_of("left", seconds(2)), 5 * SECOND + 1),
+    ],
+)
+@pytest.mark.parametrize("too_late", [False, True])
+def test_a_value_counts_as_long_as_one_of_its_time_or_window_may_come(
+    make: Callable[[], Pipeline], beyond: int, too_late: bool
+) -> None:
+    """To the microsecond: what is late and counts would come out behind the watermark."""
+    stepper = Stepper(make())
+    stepper.advance_watermark(beyond if too_late else beyond - 1)
+    send(stepper, lefts, 1, 3)
+    assert len(stepper.outputs(late_lefts)) == too_late
+    stepper.finish()
+    assert len(found(stepper)) == (not too_late)
+
+
 def test_a_value_that_finds_a_late_partner_holds_nothing_back_any_more() -> None:
     stepper = Stepper(joined(Interval(after=5 * SECOND), "left", 20 * SECOND))
     send(stepper, lefts, 1, 10)
@@ -460,6 +481,23 @@ def test_a_late_version_counts_for_those_that_come() -> None:
     send(stepper, lefts, 5, 31)
     stepper.finish()
     assert found(stepper) == {(1, 2, 25 * SECOND): 1, (5, 2, 31 * SECOND): 1}
+
+
+def test_a_version_that_no_record_can_need_any_more_is_not_kept() -> None:
+    stepper = Stepper(as_of())
+    send(stepper, rights, 2, 5)
+    stepper.advance_watermark(20 * SECOND)
+    send(stepper, rights, 3, 4)
+    assert stepper.state("matches.join", "a")["times"] == [5 * SECOND]
+    assert [*stepper.state("matches.join", "a")["side1"]] == [str(5 * SECOND)]
+
+
+def test_a_value_that_met_its_partners_when_it_came_is_not_stored_again_for_those_that_come() -> None:
+    stepper = Stepper(joined(Interval(before=10 * SECOND), "outer"))
+    send(stepper, lefts, 1, 10)
+    send(stepper, rights, 2, 9)
+    kept = stepper.state("matches.join", "a")
+    assert [it.matched for side in ("side0", "side1") for it in kept[side].values()] == [True, True]
 
 
 def test_of_two_versions_of_one_time_the_one_that_comes_later_counts_also_when_it_is_late() -> None:

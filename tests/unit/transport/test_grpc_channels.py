@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -23,7 +24,9 @@ from millwheel.errors import ChannelError, WireError
 from millwheel.host.messages import Delivery, Expected, Hello, Message, Receipt
 from millwheel.ids import IntervalId, ProducerId, Sequencer, SubscriptionId
 from millwheel.ports import Transport
-from millwheel.transport.grpc_channels import GrpcTransport, _greeted
+from millwheel.transport import grpc_channels
+from millwheel.transport.conversations import StreamBroken
+from millwheel.transport.grpc_channels import GrpcTransport, Link, _greeted
 from millwheel.transport.proto import channel_pb2 as pb
 from millwheel.transport.roles import CONVERSE
 from millwheel.transport.wire_form import WIRE_VERSION, encoded
@@ -739,6 +742,64 @@ def test_an_answer_is_one_to_this_call(other: dict[str, Any], says: str) -> None
             asyncio.run(_greeted(stream, asked))
     else:
         asyncio.run(_greeted(stream, asked))
+
+
+class Clockwork:
+    """What calls of a peer know of time: sleeps are noted, and take no time."""
+
+    def __init__(self, sleeps: int) -> None:
+        self.delays: list[float] = []
+        self.now = 0.0
+        self._sleeps = sleeps
+
+    async def sleep(self, delay_s: float) -> None:
+        self.delays.append(delay_s)
+        if len(self.delays) > self._sleeps:
+            raise asyncio.CancelledError
+
+    def get_running_loop(self) -> Clockwork:
+        return self
+
+    def time(self) -> float:
+        return self.now
+
+
+def test_calls_become_less_frequent_to_a_bound_until_a_stream_has_lasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, transport = Clockwork(12), GrpcTransport("127.0.0.1:0")
+    monkeypatch.setattr(limits, "DIAL_FIRST_DELAY_S", 1.0)
+    monkeypatch.setattr(limits, "DIAL_LONGEST_DELAY_S", 7.0)
+    monkeypatch.setattr(limits, "DIAL_STEADY_S", 3.0)
+    monkeypatch.setattr(grpc_channels, "asyncio", clock)
+    monkeypatch.setattr(grpc_channels, "random", SimpleNamespace(uniform=lambda low, high: (low + high) / 1.5))
+    lasts = {7: 3.5, 8: 3.0}
+
+    async def call(link: Link) -> None:
+        clock.now += lasts.get(len(clock.delays), 0.0)
+        raise StreamBroken("nobody is there")
+
+    monkeypatch.setattr(transport, "_call_once", call)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(transport._call(Link("a", "b", "127.0.0.1:1")))
+    assert clock.delays == [0, 1, 2, 4, 7, 7, 7, 1, 2, 4, 7, 7, 7]
+
+
+def test_a_call_that_fails_leaves_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that refuses, again and again, would soon refuse all the world."""
+    quick(monkeypatch)
+
+    async def scenario() -> None:
+        a, other = Node("a"), Node("c")
+        try:
+            link = Link("a", "b", await other.transport.start())
+            await a.transport.start()
+            with pytest.raises(StreamBroken, match="no host of this process is called 'b'"):
+                await a.transport._call_once(link)
+            await until(lambda: not a.transport._dialled, 5)
+        finally:
+            await a.transport.close()
+            await other.transport.close()
+
+    asyncio.run(scenario())
 
 
 def test_an_unsendable_message_is_said_aloud(caplog: pytest.LogCaptureFixture) -> None:

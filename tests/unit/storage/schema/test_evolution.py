@@ -133,6 +133,24 @@ def test_the_protocol_inside_another_one_is_a_part_of_it() -> None:
     assert len(plan(shape(Before), shape(After)).refusals) == 1
 
 
+def test_what_waits_for_a_partner_changes_as_any_value_does() -> None:
+    class First(msgspec.Struct):
+        it: int
+
+    class More(First):
+        also: str = ""
+
+    class Less(msgspec.Struct):
+        also: str
+
+    def waiting(type_: Any) -> PipelineShape:
+        return shape(type("Join", (Base,), {"side0": MapCell(KeptCoder(MsgpackCoder(type_)))}))
+
+    found = plan(waiting(First), waiting(More))
+    assert (found.refusals, len(found.changes)) == ([], 1)
+    assert len(plan(waiting(First), waiting(Less)).refusals) == 1
+
+
 def test_state_of_another_meaning_is_refused_with_a_way_to_go_on() -> None:
     def counting(meaning: str) -> PipelineShape:
         return PipelineShape(
@@ -254,6 +272,23 @@ def test_a_dropped_cell_is_planned_and_its_place_is_not_used_again() -> None:
     assert back.places["c.words"] == "words#2"
     renamed = check(found.shape, shape(Undeclared, name="d", formerly="c"))
     assert renamed.places["d.words"] == "words#2"
+
+
+def test_the_places_of_dropped_cells_never_run_out() -> None:
+    """However often the only cell of a computation goes and comes."""
+
+    class Held(Base):
+        it = ValueCell(JsonCoder(int), default=0)
+
+    class Gone(Base):
+        it = DroppedCell()
+
+    stored = shape(Held)
+    for number in range(2, 6):
+        found = plan(stored, shape(Gone))
+        assert [cell.place for cell in found.dropped] == [stored.places.get("c.it", "it")]
+        stored = check(found.shape, shape(Held))
+        assert stored.places == {"c.it": f"it#{number}"}
 
 
 def test_a_missing_cell_is_refused_with_the_number_of_its_keys() -> None:
