@@ -50,8 +50,38 @@ OnProgress = Callable[[Progress, float], None]
 """Called about once a second with the progress and the seconds since the start."""
 
 
+class StoreLoss:
+    """Tells a run that its embedded Postgres is gone for good, whichever of the two is there first.
+
+    Nobody waits for such a store: no try would reach it.  Whoever does not say how it ends finds an error in its log.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._error: StoreError | None = None
+        self._end: Callable[[StoreError], object] | None = None
+
+    def ends(self, end: Callable[[StoreError], object]) -> None:
+        """Call `end` with the loss when it has happened; from another thread, if it comes later."""
+        with self._lock:
+            self._end, error = end, self._error
+        if error is not None:
+            end(error)
+
+    def happened(self, error: StoreError) -> None:
+        """The store is gone."""
+        with self._lock:
+            self._error, end = error, self._end
+        if end is None:
+            logger.error("%s", error)
+        else:
+            end(error)
+
+
 @contextmanager
-def open_store(store: str | None, data: str | Path = DEFAULT_DATA, create: bool = True) -> Iterator[str]:
+def open_store(
+    store: str | None, data: str | Path = DEFAULT_DATA, create: bool = True, loss: StoreLoss | None = None
+) -> Iterator[str]:
     """The URL of the store: `store` itself, or an embedded Postgres in `data` that stops when the block ends.
 
     Raises `StoreError` for a text that is empty or no URL, for a directory that cannot hold a Postgres, and, unless it may
@@ -71,21 +101,23 @@ def open_store(store: str | None, data: str | Path = DEFAULT_DATA, create: bool 
             stack.enter_context(postgres)
         except OSError as error:
             raise StoreError(f"no Postgres can live in {data}: {error}; name another directory (--data)") from error
-        stack.enter_context(_kept_running(postgres))
+        stack.enter_context(_kept_running(postgres, loss or StoreLoss()))
         yield postgres.url
 
 
 @contextmanager
-def _kept_running(postgres: EmbeddedPostgres) -> Iterator[None]:
+def _kept_running(postgres: EmbeddedPostgres, loss: StoreLoss) -> Iterator[None]:
     """Start the embedded Postgres again when it dies, for example by the kernel's out-of-memory killer."""
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(WATCH_DELAY_S):
-            if postgres.displaced:
-                logger.error(
-                    "%s was moved or removed while it is in use, so its Postgres is stopped: end this",
-                    postgres.directory,
+            if postgres.lost:
+                loss.happened(
+                    StoreError(
+                        f"{postgres.directory} was moved or removed while it was in use, so its Postgres is stopped: put it "
+                        "back, and run this again; without it the next run begins with an empty store"
+                    )
                 )
                 postgres.stop()
                 return
@@ -143,9 +175,11 @@ def run(
     Raises `WiringError`, `SourceError`, `StoreError`, `IncompatibleStore`; `Fenced` when another run takes over; `HooksFail`
     when a hook fails for all of its first keys.
     """
-    asked = Asked(pipeline, on_progress, on_failure, Tolerance(allow_quarantine, allow_rejected), cache_bytes)
+    asked = Asked(
+        pipeline, on_progress, on_failure, Tolerance(allow_quarantine, allow_rejected), cache_bytes, StoreLoss()
+    )
     _check_asked(asked)
-    with open_store(store, data) as url:
+    with open_store(store, data, loss=asked.loss) as url:
         return _run_beside(asked, url) if _loop_runs() else _run_here(asked, url)
 
 
@@ -165,9 +199,11 @@ async def arun(
     Hooks run on the loop's thread, a few milliseconds at a time, and what else the loop does waits for a slow one.  Signals
     are the caller's.  Cancelling the task ends the run; run it again to resume.
     """
-    asked = Asked(pipeline, on_progress, on_failure, Tolerance(allow_quarantine, allow_rejected), cache_bytes)
+    asked = Asked(
+        pipeline, on_progress, on_failure, Tolerance(allow_quarantine, allow_rejected), cache_bytes, StoreLoss()
+    )
     _check_asked(asked)
-    opened = open_store(store, data)
+    opened = open_store(store, data, loss=asked.loss)
     url = await asyncio.to_thread(opened.__enter__)  # starting a Postgres takes a while
     try:
         with unhurried_collector():
@@ -184,15 +220,18 @@ class Asked(NamedTuple):
     on_progress: OnProgress | None
     on_failure: OnFailure
     allowed: Tolerance
-    cache_bytes: int | None = None
+    cache_bytes: int | None
+    loss: StoreLoss
 
     def embedded(self, url: str) -> EmbeddedRun:
         """The run, on the store at `url`."""
         graph, store = self.pipeline.graph(), PostgresStore(url, self.pipeline.name)
-        return EmbeddedRun(
+        run = EmbeddedRun(
             graph, store, self.pipeline.tables, on_failure=self.on_failure, tolerance=self.allowed,
             cache_bytes=memory.granted(self.cache_bytes),
         )  # fmt: skip
+        self.loss.ends(run.fail)
+        return run
 
 
 def checked_pipeline(given: object, who: str) -> Pipeline:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from millwheel.api.pipeline import Pipeline
     from millwheel.committed import Committed
+    from millwheel.launch import StoreLoss
     from millwheel.overview import ClusterOffice
 
 P = ParamSpec("P")
@@ -61,11 +62,11 @@ class Place(NamedTuple):
 
         return import_pipeline(self.path)
 
-    def opened(self) -> AbstractContextManager[str]:
-        """The URL of its store; an embedded Postgres is made and kept running meanwhile."""
+    def opened(self, loss: StoreLoss | None = None) -> AbstractContextManager[str]:
+        """The URL of its store; an embedded Postgres is made and kept running meanwhile, and `loss` hears if it goes."""
         from millwheel.launch import open_store
 
-        return open_store(self.store, self.data)
+        return open_store(self.store, self.data, loss=loss)
 
     def committed(self) -> Committed:
         """Its committed state; a context manager."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from millwheel.host.over import Tolerance
+    from millwheel.launch import StoreLoss
     from millwheel.runtime.supervisor import ChildPlan
 
 UP = "up"
@@ -72,6 +73,7 @@ def up(
 
     from millwheel.cli.extras import check_cluster_packages
     from millwheel.host.over import Tolerance
+    from millwheel.launch import StoreLoss
     from millwheel.runtime.embedded import check_sources
 
     check_cluster_packages()  # one error here, and not one of each process, again and again
@@ -93,8 +95,9 @@ def up(
         ports = ports_of(metrics, workers)
         check_free(ports, workers)
         plans = plan(place.path, workers, controllers, for_worker, [*more, *allowed.options()], ports)
-        with place.opened() as url:
-            status = asyncio.run(_run(plans, say, {**os.environ, **child_environment(place, url)}))
+        loss = StoreLoss()
+        with place.opened(loss) as url:
+            status = asyncio.run(_run(plans, say, {**os.environ, **child_environment(place, url)}, loss))
     if status is None:
         stopped = "stopped; run it again to resume"
         if log_format == "json":
@@ -172,7 +175,7 @@ def plan(
 
 
 async def _run(
-    plans: Sequence[ChildPlan], say: Callable[[str, bool, str], None], environment: dict[str, str]
+    plans: Sequence[ChildPlan], say: Callable[[str, bool, str], None], environment: dict[str, str], loss: StoreLoss
 ) -> int | None:
     import asyncio
 
@@ -191,6 +194,7 @@ async def _run(
 
     for number in heeded():
         loop.add_signal_handler(number, stop)
+    loss.ends(lambda error: loop.call_soon_threadsafe(supervisor.give_up, str(error)))
     return await supervisor.run()
 
 

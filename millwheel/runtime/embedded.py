@@ -68,12 +68,18 @@ class EmbeddedRun(Shell):
 
         self._begin = begin
         self._told = False
+        self._lost: BaseException | None = None
         begin({})
 
     def stop(self) -> None:
         """See `Shell.stop`; also while the run goes back."""
         self._told = True
         super().stop()
+
+    def fail(self, error: BaseException) -> None:
+        """See `Shell.fail`; also while the run goes back."""
+        self._lost = error
+        super().fail(error)
 
     async def run(self) -> Progress:
         """Run until every source is finished and everything is committed and folded, or `stop` is called.
@@ -89,6 +95,8 @@ class EmbeddedRun(Shell):
                 self._begin(back.inherited)
                 if self._told:  # by now: what came before the line above, that forgot
                     self.stop()
+                if self._lost is not None:
+                    self.fail(self._lost)
             else:
                 return self.progress()
 

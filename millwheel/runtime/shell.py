@@ -172,6 +172,13 @@ class Shell:
             with suppress(RuntimeError):  # the loop is closed
                 self._served_by.call_soon_threadsafe(self._rouse)
 
+    def fail(self, error: BaseException) -> None:
+        """End the run with an error at the next turn.  Any thread may call this."""
+        self._failure = self._failure or error
+        if self._served_by is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._served_by.call_soon_threadsafe(self._rouse)
+
     @property
     def stopped(self) -> bool:
         """`stop` was called before a host said that the run is over."""

@@ -95,6 +95,13 @@ class Supervisor:
             return self._status
         return None if self._stopping.is_set() else self._worst
 
+    def give_up(self, why: str) -> None:
+        """End all in order, because no process can go on; the status is 1."""
+        if not self._stopping.is_set():
+            self._say("up", True, f"{why}: the cluster is stopped")
+            self._status = self._status or 1
+            self.stop()
+
     def stop(self) -> None:
         """End all in order, workers first; again: what hooks they still run is interrupted.  The third time kills all."""
         self._stopping.set()

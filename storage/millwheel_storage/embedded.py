@@ -176,6 +176,11 @@ class EmbeddedPostgres:
         """Whether the directory was moved or removed while this run uses it: its name leads to another one, or to none."""
         return self._place is not None and self._place != _place_of(self._data)
 
+    @property
+    def lost(self) -> bool:
+        """Whether what this run uses is gone for good: `displaced`, or the cluster in the directory was removed."""
+        return self.displaced or (self._place is not None and not self.exists)
+
     def __enter__(self) -> EmbeddedPostgres:
         self.start()
         return self
@@ -218,7 +223,8 @@ class EmbeddedPostgres:
         if self._users is None or self._owner_pid != os.getpid():
             atexit.unregister(self._stop_at_exit)
             return
-        with contextlib.nullcontext() if self.displaced else self._mutex():
+        # Whoever comes now finds no directory, or another one, and what is left of this one is for nobody else.
+        with contextlib.nullcontext() if self.displaced or not self.directory.exists() else self._mutex():
             if self._is_last_user():
                 self._shut_down()
                 if self.socket_directory.parent != self.directory:
@@ -474,7 +480,7 @@ class EmbeddedPostgres:
 
     def _server_pid(self) -> int | None:
         """The server's, also of one that this process has just started and that has written none down yet."""
-        if self.displaced:
+        if self.lost:
             return self._served_by if _is_named(self._served_by, self._data) else None
         own, pid = self._process, self.pid
         return own.pid if pid is None and own is not None and own.poll() is None else pid

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from millwheel import processes
+from millwheel.errors import StoreError
 from millwheel.host.barriers import WentBack
 from millwheel.host.over import Tolerance
 from millwheel.processes import ProcessPlan
@@ -35,6 +36,26 @@ def test_rows_that_were_rejected_before_count_for_what_is_allowed() -> None:
     going.run.worker._tolerance = Tolerance()  # it is only looked at after the going back
     asyncio.run(going())
     assert going.run.progress().stopped == "3 rows are rejected, 2 are allowed"
+
+
+def test_a_store_that_is_lost_while_all_goes_back_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    going = GoingBack()
+    begin = going.run._begin
+
+    def lost_meanwhile(inherited: Any) -> None:
+        going.run.fail(StoreError("the store is gone"))
+        begin(inherited)
+
+    async def scenario() -> None:
+        running = asyncio.ensure_future(going.run.run())
+        while not running.done():
+            going.feed()
+            await asyncio.sleep(0.002)
+        await running
+
+    monkeypatch.setattr(going.run, "_begin", lost_meanwhile)
+    with pytest.raises(StoreError, match="the store is gone"):
+        asyncio.run(scenario())
 
 
 def test_a_worker_that_is_told_to_stop_while_all_goes_back_does_not_join_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,12 @@ def test_stop_ends_all_in_order_and_says_that_it_was_stopped() -> None:
     assert sorted(said) == [("a", False, "here"), ("c", False, "here")]
 
 
+def test_a_family_that_cannot_go_on_is_ended_with_the_reason_and_a_status() -> None:
+    supervisor, said = family(child("a", STAYS), child("c", STAYS, is_worker=False))
+    assert run(supervisor, lambda: supervisor.give_up("d was removed"), lambda: supervisor.give_up("again")) == 1
+    assert [line for line in said if line[0] == "up"] == [("up", True, "d was removed: the cluster is stopped")]
+
+
 def test_a_controller_that_stays_after_the_end_of_the_run_is_asked_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "UP_CONTROLLER_LIMIT_S", 0.5)
     supervisor, said = family(child("a", ""), child("c", STAYS, is_worker=False))

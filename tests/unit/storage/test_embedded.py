@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -18,8 +19,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, launch, subscribe
 from millwheel.errors import StoreError, StoreUnavailable
 from millwheel.limits import SERVER_START_LIMIT_S
+from millwheel_injectors import FileSource, TextLines
 from millwheel_storage import embedded
 from millwheel_storage.embedded import EmbeddedPostgres
 
@@ -309,6 +312,7 @@ def test_ctrl_c_while_the_server_stops_leaves_it_to_the_next_stop(
 
 IMPATIENT = """
 import os, signal, sys
+from millwheel_injectors import FileSource, TextLines
 from millwheel_storage import embedded
 server = embedded.EmbeddedPostgres(sys.argv[1])
 server.start()
@@ -381,6 +385,7 @@ def test_an_orphan_in_a_directory_that_was_moved_is_stopped(cluster: Path) -> No
 HERMIT = """
 import sys
 from millwheel.errors import StoreError
+from millwheel_injectors import FileSource, TextLines
 from millwheel_storage import embedded
 embedded.SERVER_START_LIMIT_S = 1.0
 try:
@@ -516,6 +521,74 @@ def test_a_server_whose_directory_goes_while_it_runs_is_stopped(cluster: Path, f
             fate(place / "here")
             assert (before, server.displaced) == (False, True)
         assert not servers_of(place / "here")
+
+
+def emptied(directory: Path) -> None:
+    for entry in (directory / "postgres" / "postgres").iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def waiting(place: Path, then: Callable[[], None]) -> Pipeline:
+    """A pipeline that waits for more lines when it has got the first one, and called `then`."""
+    (place / "lines.txt").write_text("a\n")
+
+    class Call(Computation[str]):
+        def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+            then()
+
+    texts = Stream("texts", TextCoder())
+    pipeline = Pipeline("waiting")
+    pipeline.inject(FileSource("lines", place / "lines.txt", TextLines(), lambda line: 1, tail=True), into=texts)
+    pipeline.add(Call, [subscribe(texts, key=str)])
+    return pipeline
+
+
+def a_run(pipeline: Pipeline, data: Path) -> None:
+    launch.run(pipeline, data=data)
+
+
+def a_run_in_a_loop(pipeline: Pipeline, data: Path) -> None:
+    asyncio.run(launch.arun(pipeline, data=data))
+
+
+@pytest.mark.parametrize(("fate", "start"), [(removed, a_run), (emptied, a_run_in_a_loop)])
+def test_a_run_whose_directory_goes_ends_with_what_has_happened(
+    cluster: Path,
+    fate: Callable[[Path], None],
+    start: Callable[[Pipeline, Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # It waited for a store that would never answer, until somebody pressed Ctrl-C.
+    monkeypatch.setattr(launch, "WATCH_DELAY_S", 0.05)
+    with short_directory() as place:
+        data = place / "here"
+        data.mkdir()
+        subprocess.run(["cp", "-a", cluster.parent, data / "postgres"], check=True)
+        with pytest.raises(
+            StoreError, match=f"^{data}/postgres was moved or removed while .* put it back, and run this again"
+        ):
+            start(waiting(place, lambda: fate(data)), data)
+        assert not servers_of(data / "postgres")
+
+
+def test_a_server_whose_directory_goes_while_it_starts_is_stopped(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It was left behind, with a traceback of what ends with the process.
+    with short_directory() as place:
+        here = place / "here"
+        here.mkdir()
+        subprocess.run(["cp", "-a", cluster, here / "postgres"], check=True)
+
+        def gone(data: Path) -> str:
+            while here.exists():  # the server writes meanwhile
+                shutil.rmtree(here, ignore_errors=True)
+            raise FileNotFoundError(data)
+
+        monkeypatch.setattr(embedded, "_status", gone)
+        with pytest.raises(FileNotFoundError, match=r"here/postgres$"):
+            EmbeddedPostgres(here).start()
+        assert not servers_of(here)
 
 
 @pytest.mark.parametrize("name", ["~nobody-of-that-name/data", "loop/data"])
