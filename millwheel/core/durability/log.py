@@ -31,7 +31,10 @@ Records = Callable[[Seq, int], tuple[Checkpoint, ev.Counters]]
 
 
 class DurableLog:
-    """A `Durability`: one row a checkpoint.  `weak` is how the interval's productions leave."""
+    """A `Durability`: one row a checkpoint.  `weak` is how the interval's productions leave.
+
+    An interval that sends to nobody is not weak, whatever its settings say: nothing of it leaves early.
+    """
 
     def __init__(
         self,

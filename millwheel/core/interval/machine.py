@@ -99,7 +99,11 @@ class IntervalCore:
             crowds=None if config.label is None else config.crowds,
         )  # fmt: skip
         self._unsettled: set[int] = set()
-        """Bundles without an ack, on streams that only earlier versions of the computation list as outputs."""
+        """Unacked bundles on streams that only earlier versions of the computation list."""
+        self._barriers_to = {
+            target for number, ranges in config.routes.items() if self._produces(number) for target in ranges.ids
+        }
+        """Intervals to which this one sends: they wait for its barriers."""
         self._durability: Durability
         self._epochs: DurableEpochs | None = None
         """The durability, under snapshots."""
@@ -111,14 +115,11 @@ class IntervalCore:
             )  # fmt: skip
         else:
             self._durability = DurableLog(
-                interval=config.interval, sequencer=config.sequencer, weak=settings.productions == "weak",
+                interval=config.interval, sequencer=config.sequencer,
+                weak=settings.productions == "weak" and bool(self._barriers_to),
                 outbox=self._outbox, arrivals=self._arrivals, keyed=self._keyed, refused=self._refused,
                 counters=self.counters, records=self._records,
             )  # fmt: skip
-        self._barriers_to = {
-            target for number, ranges in config.routes.items() if self._produces(number) for target in ranges.ids
-        }
-        """Intervals to which this one sends: they wait for its barriers."""
         self._watermark = LowWatermark(
             # The inputs had reached at least what was persisted of this computation.
             input_watermark=max(recovered.watermark, inherited.watermark if inherited else MIN_TIME),

@@ -92,6 +92,14 @@ def test_weak_productions_leave_before_their_commit_so_nothing_waits_for_it() ->
     assert invoked(bench.arrive(2, one("b", 1))) == [["b"]]
 
 
+def test_what_is_weak_and_sends_to_nobody_waits_for_its_commit_as_what_is_strong_does() -> None:
+    bench = Bench(productions="weak", outputs=())
+    bench.run(1, one("a", 0))
+    assert invoked(bench.arrive(2, one("b", 1))) == []
+    assert invoked(bench.arrive(3, one("c", 2))) == []
+    assert invoked(bench(ev.CommitDone(Seq(1)))) == [["b", "c"]]
+
+
 def test_an_ack_that_comes_meanwhile_moves_the_watermark_and_runs_nothing() -> None:
     bench = Bench()
     bench.run(1, one("a", 0), produced(("x", 5)))
