@@ -14,7 +14,8 @@ from millwheel.core.durability.epoch_image import EpochImage
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.interval.watermark import LowWatermark
-from millwheel.core.keys.cache import StateCache
+from millwheel.core.keys.key_columns import KeyColumns
+from millwheel.core.keys.last_cut import LastCut
 from millwheel.core.source.injector import InjectorCore
 from millwheel.host.epoch_keeper import Declaring
 from millwheel.host.restated import Restated
@@ -241,20 +242,20 @@ def core_without_label() -> Patches:
 @cut
 def image_without_memory() -> Patches:
     """The image of an epoch has what hooks have set, and memory does not."""
-    return {(StateCache, "_merge"): lambda self, cell, writes: None}
+    return {(KeyColumns, "merge"): lambda self, cell, writes: None}
 
 
 @cut
 def reads_before_it_merges() -> Patches:
     """A hook finds what its key had before the last epoch, because that epoch is not merged yet."""
-    adopt = StateCache._adopt
-    return {(StateCache, "_adopt"): lambda self, keys, others=0: adopt(self, (), others)}
+    merge = LastCut.merge
+    return {(LastCut, "merge"): lambda self, keys, others=0: merge(self, (), others)}
 
 
 @cut
 def never_merged() -> Patches:
     """What invocations have left of an epoch is never merged into memory."""
-    return {(StateCache, "_adopt_all"): lambda self: None}
+    return {(LastCut, "merge_all"): lambda self: None}
 
 
 @only(

@@ -9,6 +9,7 @@ from millwheel.bundles import QuarantineEntry
 from millwheel.core.ids.seen import SeenKeys
 from millwheel.core.keys import expiry
 from millwheel.core.keys.cache import StateCache
+from millwheel.core.keys.key_columns import KeyColumns
 from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.host import cache_shares
 from millwheel.host.cache_shares import CacheShares
@@ -24,11 +25,11 @@ def evicts_dirty() -> Patches:
     original = StateCache.evict
 
     def evict(self: StateCache, busy: Any, next_timers: Any) -> list[str]:
-        dirty, self._dirty = self._dirty, set()
+        dirty, self._dirty.keys = self._dirty.keys, set()
         try:
             return original(self, busy, next_timers)
         finally:
-            self._dirty = dirty
+            self._dirty.keys = dirty
 
     return {(StateCache, "evict"): evict}
 
@@ -60,26 +61,26 @@ def always_blank() -> Patches:
 @mutant
 def removed_comes_back() -> Patches:
     """What was removed from a key that is in memory in part is asked of the store again, which still has it."""
-    return {(StateCache, "_removed"): lambda self, cell, slots: None}
+    return {(KeyColumns, "_removed"): lambda self, cell, slots: None}
 
 
 @mutant
 def thin_forgets_removals() -> Patches:
     """A hot key is thinned without a note of what was removed from it and is not folded."""
-    original = StateCache._thin_key
+    original = KeyColumns.thin
 
-    def thin(self: StateCache, key: str, dirty: Any) -> None:
+    def thin(self: KeyColumns, key: str, dirty: Any) -> None:
         kept = {cell: {entry: value for entry, value in writes.items() if value} for cell, writes in dirty.items()}
         original(self, key, kept)
 
-    return {(StateCache, "_thin_key"): thin}
+    return {(KeyColumns, "thin"): thin}
 
 
 @mutant
 def thin_drops_dirty() -> Patches:
     """A hot key is thinned of entries that are not folded."""
-    original = StateCache._thin_key
-    return {(StateCache, "_thin_key"): lambda self, key, dirty: original(self, key, {})}
+    original = KeyColumns.thin
+    return {(KeyColumns, "thin"): lambda self, key, dirty: original(self, key, {})}
 
 
 @mutant
@@ -189,7 +190,7 @@ def only_the_machine() -> Patches:
 @only("tests/unit/core/keys/test_cache.py::test_what_is_known_of_a_key_that_is_here_in_part_is_right")
 def removed_and_still_there() -> Patches:
     """What was removed from a key that is in memory in part is asked of the store, which still has it."""
-    return {(StateCache, "_removed"): lambda self, cell, slots: None}
+    return {(KeyColumns, "_removed"): lambda self, cell, slots: None}
 
 
 @only("tests/unit/api/test_frame.py")
@@ -214,7 +215,7 @@ def put_back_after_a_wait() -> Patches:
 @only("tests/unit/core/keys/test_cache.py")
 def gone_before_the_cut() -> Patches:
     """A key leaves memory that was set since the last cut."""
-    return {(StateCache, "_kept"): lambda self, key: key in self._dirty}
+    return {(StateCache, "_kept"): lambda self, key: key in self._dirty.keys}
 
 
 @only("tests/unit/core/keys/test_expiry.py")

@@ -11,15 +11,17 @@ written first is due next, and would have been evicted.
   expected after as many invocations as have passed.  So the key that was read longest ago leaves first.
 * Of keys about which nothing is known, those that were read longest ago leave first.
 
-`WatermarkPace` converts event time into invocations: it measures how far the watermark gets in an invocation.
+`WatermarkPace` converts event time into invocations: it measures how far the watermark gets in an invocation.  `Samples` are
+what is looked at: nobody looks at all keys of a large cache for each one that has to leave.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-from millwheel.limits import GAPS_OVERDUE, PACE_SMOOTHED
+from millwheel import limits
+from millwheel.limits import EVICTION_SAMPLE_KEYS, GAPS_OVERDUE, PACE_SMOOTHED
 from millwheel.model import MAX_TIME, MIN_TIME
 
 NEVER: Final = float("inf")
@@ -62,6 +64,31 @@ class WatermarkPace:
             NEVER if timestamp >= MAX_TIME else (timestamp - watermark) / rate if timestamp > watermark else 0.0
             for timestamp in timestamps
         ]
+
+
+class Samples:
+    """Samples of keys from all over a cache, because keys that came together are due together."""
+
+    def __init__(self) -> None:
+        self._phase = 0
+        """Where the next one goes on."""
+        self._listed: list[str] = []
+        """Keys of a large cache in which it goes on: some of them are gone."""
+
+    def of(self, there: Collection[str]) -> Iterator[list[str]]:
+        """Samples of the keys that are `there`.  The next call goes on with keys that this one has not taken.
+
+        To list millions of keys takes longer than to look at those that one eviction may look at.  So the list of a large
+        cache serves until all of it was taken.
+        """
+        keys = self._listed or [*there]
+        self._listed = keys if len(keys) > limits.EVICTION_SCAN else []
+        stride = max(1, len(keys) // EVICTION_SAMPLE_KEYS)
+        while True:
+            self._phase = (self._phase + 1) % stride
+            if self._phase == 0:
+                self._listed = []
+            yield keys[self._phase :: stride]
 
 
 def invocations_until_records(now: int, ages: Sequence[int], before: Sequence[int | None]) -> list[int]:

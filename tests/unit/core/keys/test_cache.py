@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from millwheel import limits
 from millwheel.bundles import StateWrites
-from millwheel.core.keys import cache as cache_module
 from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.eviction import NEVER
 from millwheel.ids import Seq
@@ -136,27 +135,6 @@ def test_with_few_keys_in_memory_the_cut_merges_its_epoch() -> None:
             assert [*StateWrites(cache.cut(Seq(limit))).rows()] == [("b", "c", "", None), ("a", "c", "", b"345")]
         assert cache.values["c"] == merged
     assert cache.size_bytes == exact_size(cache)
-
-
-def test_an_invocation_merges_its_own_keys_of_the_last_epoch_and_some_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ADOPTED_AT_ONCE", 2)
-    cache = epochs_of(**dict.fromkeys("abcdefgh", b"1"))
-    assert cache.changes is not None
-    cache.changes["c"] = dict.fromkeys("abcdefgh", b"22")
-    cache.write_all(InvocationOutcome(grown_bytes=8), Seq(1))
-    cache.cut(Seq(1))
-    size = cache.size_bytes
-    cache.touch({"h": 1})
-    assert [key for key, value in cache.values["c"].items() if value == b"22"] == ["a", "b", "h"]
-    assert cache.size_bytes == size + 3, "with the estimate of the epoch"
-    monkeypatch.setattr(limits, "ADOPTED_PER_KEY", 0)
-    cache.touch({"h": 2, "g": 2})
-    assert [key for key, value in cache.values["c"].items() if value == b"22"] == ["a", "b", "g", "h"]
-    cache.folded(Seq(0))
-    assert cache.values["c"]["c"] == b"1", "this epoch is not folded"
-    cache.folded(Seq(1))
-    assert cache.values["c"] == dict.fromkeys("abcdefgh", b"22")
-    assert cache.size_bytes == exact_size(cache) == size
 
 
 @patch.object(limits, "ADOPTED_AT_ONCE", 1)
@@ -319,7 +297,7 @@ def test_a_key_that_was_absent_is_so_until_the_fold_of_the_checkpoint_that_it_wa
 
 
 def test_an_eviction_looks_at_a_bounded_number_of_keys_and_goes_on_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "EVICTION_SCAN", EVICTION_SAMPLE_KEYS)
+    monkeypatch.setattr(limits, "EVICTION_SCAN", EVICTION_SAMPLE_KEYS)
     cache = StateCache(0)
     for i in range(2 * EVICTION_SAMPLE_KEYS):
         cache.insert(f"{i:03}", {})
@@ -329,25 +307,6 @@ def test_an_eviction_looks_at_a_bounded_number_of_keys_and_goes_on_behind_them(m
     assert sorted([*first, *cache.evict((), never)]) == [
         f"{i:03}" for i in range(EVICTION_SAMPLE_KEYS, 2 * EVICTION_SAMPLE_KEYS)
     ]
-
-
-def test_a_large_cache_is_not_listed_for_each_eviction(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = [f"{i:04}" for i in range(4 * EVICTION_SAMPLE_KEYS)]
-    monkeypatch.setattr(cache_module, "EVICTION_SCAN", EVICTION_SAMPLE_KEYS)
-    cache = cache_of(**dict.fromkeys(keys, b"1"))
-    cache.limit_bytes = 0
-    first = cache.evict((), never)
-    listed = cache._listed
-    cache.insert("new", {("c", ""): b"1"})
-    second = cache.evict((), never)
-    assert listed is cache._listed
-    assert len(listed) == len(keys)
-    assert len({*first, *second}) == len(first) + len(second) == 2 * EVICTION_SAMPLE_KEYS
-    gone = {*first, *second}
-    for _ in range(6):
-        gone |= {*cache.evict((), never)}
-    assert gone == {*keys, "new"}, "what came since has its turn when the list is at its end"
-    assert cache._listed == []
 
 
 def windows(count: int, room: int) -> StateCache:
@@ -415,25 +374,6 @@ def test_where_records_bring_keys_back_what_was_read_longest_ago_goes_unless_it_
 def test_without_timers_what_was_read_longest_ago_goes() -> None:
     gone = evicted(windows(1_000, 500), lambda key: NEVER)
     assert not gone & {f"w{i:04}" for i in range(800, 1_000)}
-
-
-@given(st.lists(st.one_of(st.lists(st.sampled_from("abcdefgh"), max_size=5), st.integers(0, 6)), max_size=25))
-def test_dirty_is_what_was_written_after_the_last_folded_checkpoint(steps: list[list[str] | int]) -> None:
-    """A step is what the next checkpoint writes, or how many of those that are not folded stay so."""
-    cache, last, seq, folded, dirty = StateCache(0), dict[str, int](), 0, 0, set[str]()
-    load_absent(cache, *"abcdefgh")
-    for step in steps:
-        if isinstance(step, list):
-            seq += 1
-            cache.mark(step, Seq(seq))
-            last |= dict.fromkeys(step, seq)
-        else:
-            folded = max(folded, seq - step)
-            cache.folded(Seq(folded))
-        dirty = {key for key, written in last.items() if written > folded}
-        assert cache.unfolded == len(dirty)
-    cache.evict((), never)
-    assert cache.last_read.keys() == dirty
 
 
 SLOTS = st.sampled_from([("c", ""), ("c", ""), ("d", "e"), ("d", "f")])

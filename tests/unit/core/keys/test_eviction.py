@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.core.keys.eviction import NEVER, WatermarkPace, invocations_until_records
+from millwheel import limits
+from millwheel.core.keys.eviction import NEVER, Samples, WatermarkPace, invocations_until_records
+from millwheel.limits import EVICTION_SAMPLE_KEYS
 from millwheel.model import MAX_TIME
 
 
@@ -69,3 +71,34 @@ def test_many_reads_of_long_ago_weigh_less_than_a_few_new_ones() -> None:
 )
 def test_a_key_that_was_read_twice_comes_after_the_same_gap(age: int, before: int | None, until: int) -> None:
     assert invocations_until_records(100, [age], [before]) == [until]
+
+
+def test_a_large_cache_is_not_listed_for_each_eviction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "EVICTION_SCAN", EVICTION_SAMPLE_KEYS)
+    there, samples = dict.fromkeys(range(4 * EVICTION_SAMPLE_KEYS), 0), Samples()
+    keys = {f"{i:04}": 0 for i in there}
+    first = next(samples.of(keys))
+    seen = [*first]
+    keys["new"] = 0
+    for _ in range(3):
+        found = next(samples.of(keys))
+        assert len(found) == EVICTION_SAMPLE_KEYS
+        seen += found
+    assert "new" not in seen, "the list is of before it came"
+    assert len({*seen}) == len(seen) == 4 * EVICTION_SAMPLE_KEYS
+    for _ in range(5):
+        seen += next(samples.of(keys))
+    assert {*seen} == {*keys}, "what came since has its turn when the list is at its end"
+
+
+def test_a_sample_is_from_all_over() -> None:
+    keys = {f"{i:05}": 0 for i in range(4 * EVICTION_SAMPLE_KEYS)}
+    found = next(Samples().of(keys))
+    assert (int(found[-1]) - int(found[0])) > 3 * EVICTION_SAMPLE_KEYS
+
+
+def test_a_small_cache_is_looked_at_as_it_is() -> None:
+    samples, keys = Samples(), {"a": 0}
+    next(samples.of(keys))
+    keys["b"] = 0
+    assert sorted(next(samples.of(keys))) == ["a", "b"]
