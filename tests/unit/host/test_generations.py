@@ -163,6 +163,14 @@ def test_splits_and_merges_are_made_while_nobody_owns_anything(master: WholeMast
     assert isinstance(master.decide(nobody, 300), Assign)
 
 
+def test_what_only_dead_workers_own_is_taken_from_them_before_it_is_split(master: WholeMaster) -> None:
+    master.ordered({3: MapOrder("split", (ONE,), split_keys=("11",))})
+    left = the_map({ONE: 7, TWO: 8}, 8, 9, dead=(7, 8))
+    assert master.decide(left, 0) == Dismiss((7, 8))
+    assert master.decide(left, limits.RETURN_LIMIT_US) == Dismiss((7, 8)), "the store refuses to split what is owned"
+    assert isinstance(master.decide(the_map({ONE: None, TWO: None}, None, 9), limits.RETURN_LIMIT_US), Cut)
+
+
 def test_an_interval_that_is_merged_away_is_not_given_to_whom_an_order_has_named(master: WholeMaster) -> None:
     every: dict[IntervalId, int | None] = {ONE: 7, TWO: 7, THREE: 9}
     master.ordered({3: MapOrder("move", (TWO,), to="n8"), 4: MapOrder("merge", (ONE, TWO))})

@@ -161,6 +161,22 @@ def test_a_map_that_changes_while_it_is_read_is_read_again(hand: ClusterHand) ->
     assert [type(call) for call in hand.asked].count(ReadMap) == 1
 
 
+def test_a_map_that_comes_after_a_newer_one_changes_nothing(hand: ClusterHand) -> None:
+    hand.held = ReadMap
+    hand.give(he.Received(hand.leader, MapChanged(98)))
+    (reading,), hand.waiting = hand.waiting, []
+    old = run(hand.store.cluster_map())
+    hand.decide(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.give(he.Received(hand.leader, HandOver((), ("text",), acked=False)))  # it reads the map, too
+    hand.held = None
+    for newer in hand.waiting:
+        hand.answer(newer)
+    assert hand.owned() == {ONE}
+    hand.give(he.Answered(reading.token, old))
+    assert hand.owned() == {ONE}
+
+
 def test_a_worker_that_has_left_is_no_peer_any_more(hand: ClusterHand) -> None:
     hand.place(ONE, owner=hand.mine)
     assert f"w{hand.other}" in hand.worker.peers
@@ -233,8 +249,16 @@ def test_what_a_worker_has_counted_stays_when_an_interval_goes(hand: ClusterHand
     assert progress_of(hand.worker).records == 1
 
 
-def test_no_core_is_made_twice_under_one_sequencer(hand: ClusterHand) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_no_core_is_made_twice_under_one_sequencer(hand: ClusterHand, restarted: bool) -> None:
     hand.place(ONE, owner=hand.mine)
+    if restarted:  # it took too long to let go, and the map has the sequencer of the second core by then
+        hand.held = WriteMarks
+        hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked=False)))
+        hand.now += limits.HAND_OVER_LIMIT_US
+        (last_words,), hand.held, hand.waiting = hand.waiting, None, []
+        hand.answer(last_words)
+        assert hand.of(HandedOver) == [HandedOver((), ())]
     first = hand.worker.actors.all[ONE].sequencer
     hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked=False)))
     assert hand.of(HandedOver) == [HandedOver((ONE,), ())]

@@ -6,7 +6,7 @@ from collections import Counter
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millwheel import limits
@@ -72,6 +72,9 @@ class Hand:
             done.append(decision)
             self.carry_out(decision)
         raise AssertionError(done)
+
+    def alive(self) -> set[int | None]:
+        return {member.incarnation for member in self.map.members if member.alive}
 
     def owners(self) -> dict[int, int | None]:
         return {int(placed.id): placed.owner for placed in self.map.intervals}
@@ -293,6 +296,57 @@ def test_whatever_happens_everything_gets_a_live_owner_and_all_have_about_as_muc
     counts = hand.counts()
     assert set(counts) <= {*live}
     assert max(counts[worker] for worker in live) - min(counts[worker] for worker in live) <= 1
+
+
+EVENTS = st.one_of(
+    st.just(("join", 0, 0)),
+    st.just(("wait", 0, 0)),
+    st.tuples(st.just("die"), st.integers(1, 2), st.just(0)),
+    st.tuples(st.just("say"), st.integers(1, 3), st.integers(1, 4)),
+    st.tuples(st.just("split"), st.integers(1, 2), st.integers(1, 4)),
+)
+
+
+@given(st.lists(EVENTS, max_size=12))
+@example([("join", 0, 0), ("die", 1, 0), ("wait", 0, 0), ("wait", 0, 0)])
+def test_nothing_is_taken_from_a_live_owner_that_has_neither_let_go_of_it_nor_had_its_time(
+    events: list[tuple[str, int, int]],
+) -> None:
+    hand = Hand(2, 4)
+    hand.settle()
+    newest = 2
+    asked: dict[tuple[int | None, int], int] = {}
+    said: set[tuple[int | None, int]] = set()
+    for event, worker, interval in events:
+        if event == "say":  # also one that has had the interval before, and whose word comes late
+            hand.master.handed_over(worker, ids(interval))
+            said.add((worker, interval))
+        elif event == "join":
+            newest += 1
+            hand.join(newest)
+        elif event == "die" and hand.alive() - {worker}:
+            hand.die(worker)
+        elif event == "wait":
+            hand.now += limits.HAND_OVER_LIMIT_US // 2
+        elif event == "split":
+            hand.master.ordered({worker: MapOrder("split", ids(interval), split_keys=(LOWS[interval - 1] + "a",))})
+        while decision := hand.decide():
+            if isinstance(decision, LetGo):
+                for place in map(int, decision.intervals):
+                    asked[decision.owner, place] = hand.now
+                    said.discard((decision.owner, place))
+            elif isinstance(decision, Assign):
+                for place in map(int, decision.intervals):
+                    owner = hand.owners()[place]
+                    late = (owner, place) in asked and hand.now - asked[owner, place] >= limits.HAND_OVER_LIMIT_US
+                    assert owner not in hand.alive() or late or (owner, place) in said
+                    said = {(by, other) for by, other in said if other != place}
+                    asked = {(of, other): at for (of, other), at in asked.items() if other != place}
+                hand.carry_out(decision)
+            elif isinstance(decision, Bury):
+                hand.carry_out(decision)
+            else:
+                hand.master.ordered({})
 
 
 def test_what_was_confirmed_of_an_earlier_map_does_not_end_the_run_of_a_later_one() -> None:

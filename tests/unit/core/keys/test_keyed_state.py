@@ -112,6 +112,17 @@ def test_what_is_known_of_a_timer_that_was_due_when_it_was_set_goes_with_it() ->
     assert again.stalls == {}
 
 
+@pytest.mark.parametrize("at", [None, 9])
+def test_a_timer_that_is_set_again_or_cancelled_was_not_due_when_it_was_set(at: int | None) -> None:
+    state = keyed()
+    applied(state, timers={"a": {("wall", "t"): 4}}, stalls={("a", "wall", "t"): Stall(1, 2, 3)})
+    applied(state, timers={"a": {("wall", "t"): at}})
+    work = state.work(0, 0)
+    work.timers = [Timer("a", "t", 9, "wall")]
+    state.take_stalls(work)
+    assert work.stalls == {}
+
+
 # What is changed
 
 
