@@ -101,6 +101,21 @@ def test_what_was_stored_is_not_taken_for_that_of_owners_that_have_come_meanwhil
         assert (led_watermarks._authority is None) == changes
 
 
+def test_what_was_read_in_an_earlier_term_is_not_taken_for_what_is_known_in_this_one() -> None:
+    led_watermarks, _ = alone()
+    found = led_watermarks._map = ClusterMap(1, None, (), (), ())
+    begun = [led_watermarks._load(WorkerJoined({"count": ()}), 1)]
+    led_watermarks.forget()
+    led_watermarks.lead(2)
+    begun.append(led_watermarks._load(WorkerJoined({"count": ()}), 2))
+    for term, steps in zip((1, 2), begun, strict=True):
+        assert isinstance(next(steps), ReadMap)
+        assert isinstance(steps.send(found), ReadWatermarks)
+        with pytest.raises(StopIteration):
+            steps.send({})
+        assert (led_watermarks._authority is not None) == (term == 2)
+
+
 def test_who_sends_to_whom_is_known_also_after_all_has_gone_back() -> None:
     led_watermarks, _ = alone()
     led_watermarks._joined = ("w7", WorkerJoined({"count": ()}))
