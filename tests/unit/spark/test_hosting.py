@@ -11,6 +11,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -157,14 +158,25 @@ class Jobs:
     sparkContext = property(lambda self: self)
     statusTracker = sc = lambda self: self
 
+    is_down = False
+    """Spark has ended."""
+    runs = False
+    """Executors have cores for all jobs."""
+
     def isStopped(self) -> bool:
-        return False
+        return self.is_down
 
     def addPyFile(self, path: str) -> None:
         pass
 
     def getJobIdsForGroup(self, group: str) -> list[int]:
-        return []  # it waits for a core
+        return [1, 2]
+
+    def getJobInfo(self, job: int) -> SimpleNamespace | None:
+        return None if job == 1 else SimpleNamespace(stageIds=[3, 4])  # of what has ended long ago, nothing is known
+
+    def getStageInfo(self, stage: int) -> SimpleNamespace | None:
+        return None if stage == 3 else SimpleNamespace(numActiveTasks=int(self.runs))
 
     def setJobGroup(self, group: str, text: str, interruptOnCancel: bool) -> None:
         self._mine.group = group
@@ -192,12 +204,14 @@ class Family:
 
     seen: int | None = None
     failed: int | None = None
+    stopped: bool | None = None
+    """As the driver has told them: whether the run is over."""
 
     def __init__(self, *given: object) -> None:
         pass
 
     def stop(self, over: bool) -> None:
-        pass
+        self.stopped = over
 
 
 @pytest.fixture
@@ -285,6 +299,158 @@ def test_a_worker_is_started_again_though_nobody_hears_of_it(
         jobs.groups[jobs.given.get(timeout=SOON_S)].put(RuntimeError("ExecutorLostFailure"))
     jobs.groups[jobs.given.get(timeout=SOON_S)].put((Status.DONE, 1.0, ()))
     assert cluster.wait(SOON_S) == Status.DONE
+
+
+def of_two(
+    hosted_by: tuple[Jobs, SparkCluster, Family], monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[tuple[str, bool, str]], str, str]:
+    """A cluster of two workers, what it says, and their jobs, the first one's first."""
+    monkeypatch.setattr(limits, "RESTART_FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(limits, "RESTART_LONGEST_DELAY_S", 0.002)
+    monkeypatch.setattr(limits, "HOSTING_LOOK_S", 0.002)
+    jobs, cluster, _ = hosted_by
+    said: list[tuple[str, bool, str]] = []
+    cluster._say = lambda *line: said.append(line)
+    cluster.scale(1)
+    one = jobs.given.get(timeout=SOON_S)
+    cluster.scale(2)
+    return said, one, jobs.given.get(timeout=SOON_S)
+
+
+def test_workers_that_are_too_many_leave_and_come_back_when_they_are_wanted(
+    hosted_by: tuple[Jobs, SparkCluster, Family], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, cluster, family = hosted_by
+    of_two(hosted_by, monkeypatch)
+    with pytest.raises(WiringError, match="-1 workers cannot be"):
+        cluster.scale(-1)
+    cluster.scale(1)
+    while len(cluster.workers()) == 2:  # its job is cancelled
+        assert cluster.workers()["worker-2"] == "leaves"
+        time.sleep(0.001)
+    assert (cluster.wanted, [*cluster.workers()]) == (1, ["worker-1"])
+    cluster.scale(2)
+    jobs.given.get(timeout=SOON_S)
+    assert (cluster.wanted, len(cluster.workers())) == (2, 2)
+    cluster.scale(0)
+    while cluster.workers():
+        time.sleep(0.001)
+    assert cluster.wait(0.01) is None, "it is not over: workers may come"
+    cluster.stop()
+    assert (len(jobs.groups), family.stopped) == (3, False)
+    cluster.scale(2)
+    assert jobs.given.empty()
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_the_status_is_the_largest_of_those_that_saw_the_end(
+    hosted_by: tuple[Jobs, SparkCluster, Family], monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    jobs, cluster, family = hosted_by
+    _, one, other = of_two(hosted_by, monkeypatch)
+    jobs.runs = True
+    jobs.groups[one].put((first, 1.0, ()))
+    assert cluster.wait(0.02) is None, "the other one still runs"
+    jobs.groups[other].put((3 - first, 1.0, ()))
+    assert cluster.wait(SOON_S) == 3
+    assert cluster.done
+    cluster.scale(3)
+    assert jobs.given.empty()
+    cluster.stop()
+    assert family.stopped is True
+
+
+@pytest.mark.parametrize(
+    ("end", "lived_s", "times", "status"),
+    [
+        ((4, ("a", "b")), 1.0, 1, 4),
+        ((1, ("a", "b")), 1.0, limits.RESTART_FAILURES, 1),
+        (
+            RuntimeError("Job aborted: KeyError: 7\nDriver stacktrace:\n\tat org.apache"),
+            1.0,
+            limits.RESTART_FAILURES,
+            1,
+        ),
+        ((1, ()), 2 * limits.RESTART_YOUNG_S, 3 * limits.RESTART_FAILURES, None),
+        ((-9, ()), 1.0, 3 * limits.RESTART_FAILURES, None),
+        ((5, ()), 1.0, 3 * limits.RESTART_FAILURES, None),
+        (RuntimeError("ExecutorLostFailure (executor 1 exited)"), 1.0, 3 * limits.RESTART_FAILURES, None),
+    ],
+)
+def test_a_worker_that_always_fails_ends_the_cluster_and_one_that_is_killed_does_not(
+    hosted_by: tuple[Jobs, SparkCluster, Family],
+    monkeypatch: pytest.MonkeyPatch,
+    end: tuple[int, tuple[str, ...]] | Exception,
+    lived_s: float,
+    times: int,
+    status: int | None,
+) -> None:
+    jobs, cluster, family = hosted_by
+    said, group, _ = of_two(hosted_by, monkeypatch)
+    for left in range(times, 0, -1):
+        jobs.groups[group].put(end if isinstance(end, Exception) else (end[0], lived_s, end[1]))
+        if left > 1 or status is None:
+            group = jobs.given.get(timeout=SOON_S)
+    if status is None:
+        assert cluster.wait(0.01) is None
+        assert {line.rpartition(";")[2] for _, _, line in said} == {" it is started again"}
+        return
+    assert cluster.wait(SOON_S) == status
+    cluster.stop()
+    assert (cluster.wait(0), family.stopped) == (status, False)
+    last = [line for _, _, line in said]
+    assert last[-1] == f"worker-1 ended with status {status}: the cluster is stopped"
+    if isinstance(end, Exception):
+        assert last[-2] == "Job aborted: KeyError: 7"
+    else:
+        assert last[-3:-1] == ["a", "b"], "all that it printed last"
+
+
+def test_the_end_of_spark_and_of_the_controllers_is_the_end_of_the_cluster(
+    hosted_by: tuple[Jobs, SparkCluster, Family], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, cluster, family = hosted_by
+    said, group, _ = of_two(hosted_by, monkeypatch)
+    jobs.is_down = True
+    jobs.groups[group].put(RuntimeError("Job cancelled because SparkContext was shut down"))
+    jobs.given.get(timeout=SOON_S)
+    assert ("worker-1", True, "Spark has ended") in said
+    jobs.is_down = False
+    family.failed = 4
+    assert cluster.wait(SOON_S) == 4
+    assert cluster.workers() == {}
+
+
+def test_whoever_waits_for_a_core_says_so_once(
+    hosted_by: tuple[Jobs, SparkCluster, Family], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HOSTING_PATIENCE_S", 0.01)
+    jobs, cluster, _ = hosted_by
+    said, *_ = of_two(hosted_by, monkeypatch)
+    while {*cluster.workers().values()} != {"waits for a core"}:
+        time.sleep(0.001)
+    jobs.runs = True
+    while {*cluster.workers().values()} != {"runs"}:
+        time.sleep(0.001)
+    told = sorted(line.partition(":")[0] for _, _, line in said)
+    assert told == [f"worker-{number} waits for a free core of Spark" for number in (1, 2)]
+
+
+def test_whoever_stops_a_cluster_waits_until_its_workers_have_left_and_not_for_others(
+    hosted_by: tuple[Jobs, SparkCluster, Family], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that is cancelled is over before its worker is."""
+    _, cluster, _ = hosted_by
+    of_two(hosted_by, monkeypatch)
+    left = [{"worker-1", "worker-2", "other"}, {"worker-2", "other"}, {"other"}, set()]
+
+    async def alive(*given: object) -> set[str]:
+        return left.pop(0)
+
+    monkeypatch.setattr(hosting, "_alive", alive)
+    cluster.stop()
+    assert left == [set()]
+    assert cluster.wait(0) is None, "it was stopped"
 
 
 def test_controllers_that_cannot_be_kept_have_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from millwheel import limits
 from millwheel.cluster import RunEnding
 from millwheel.errors import WireError
-from millwheel.host.messages import MapChanged, Message, RunEnded
+from millwheel.host.messages import Delivery, MapChanged, Message, RunEnded
 from millwheel.transport.frames import Incoming, Outgoing
+from tests.unit.transport.network import delivery
 
 
 def said(chars: int) -> RunEnded:
@@ -39,6 +41,25 @@ def test_a_message_has_room_when_nothing_waits_however_long_it_is(monkeypatch: p
     assert not outgoing.put(MapChanged(1))
     assert len(frames(outgoing)) == 1
     assert outgoing.put(MapChanged(1))
+
+
+def of_long_keys(records: int) -> Delivery:
+    """It counts less than it is: a key is taken for short."""
+    made = delivery([*range(records)])
+    return Delivery(msgspec.structs.replace(made.bundle, keys=["𝄞" * 200] * records), made.sequencer, False)
+
+
+def test_a_frame_is_about_as_long_as_it_may_be_and_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHANNEL_FRAME_BYTES", 1_000)
+    short: list[Message] = [MapChanged(number) for number in range(300)]
+    sent = [*short, said(600), said(700), of_long_keys(1), *short[:5], of_long_keys(2), said(900), *short[:7]]
+    outgoing, incoming = Outgoing(), Incoming()
+    assert all(outgoing.put(message) for message in sent)
+    assert outgoing.waiting_bytes > len(sent) * limits.CHANNEL_MESSAGE_OVERHEAD_BYTES
+    found = frames(outgoing)
+    assert max(map(len, found)) < 1_000 + 300, "with names of fields"
+    assert [message for frame in found for message in incoming.messages(frame)] == sent
+    assert outgoing.waiting_bytes == 0
 
 
 def test_messages_that_are_longer_than_a_frame_come_in_parts_and_each_is_bounded_by_itself(
