@@ -1,23 +1,23 @@
 """Completion of commands, options and pipelines by the shell.
 
-Lives here: the script for a shell, and which pipelines a directory has.  Never here: importing a user's module, which a
-Tab must not run.
+Lives here: the script for a shell.  Never here: what fits what is typed, which `click` asks the options and arguments.
 """
 
 from __future__ import annotations
-
-import ast
-from pathlib import Path
 
 import click
 from click.shell_completion import get_completion_class
 
 from millwheel.errors import InvariantError
 
+COMPLETE = "_MILLWHEEL_COMPLETE"
+"""A shell sets this variable when it wants completions."""
+
 
 @click.command(short_help="Print the completion script of a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
     """Print the completion script of SHELL.
 
     \b
@@ -25,38 +25,8 @@ def completion(shell: str) -> None:
     zsh:  eval "$(millwheel completion zsh)"     in ~/.zshrc
     fish: millwheel completion fish > ~/.config/fish/completions/millwheel.fish
     """
-    from millwheel.cli.main import COMPLETE, NAME
-    from millwheel.cli.root import root
-
+    root = context.find_root()
     found = get_completion_class(shell)
     if found is None:  # click has all three
         raise InvariantError("click completes in each shell of the list")
-    click.echo(found(root, {}, NAME, COMPLETE).source())
-
-
-def pipelines(begun: str, directory: Path | None = None) -> list[str]:
-    """Every "module:attribute" of a file in `directory` that says `attribute = Pipeline(...)` and begins with `begun`."""
-    found = []
-    for path in sorted((directory or Path()).glob("*.py")):
-        if path.stem.startswith(begun.partition(":")[0]):
-            found += [f"{path.stem}:{name}" for name in _declared(path)]
-    return [name for name in found if name.startswith(begun)]
-
-
-def _declared(path: Path) -> list[str]:
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return []
-    return [
-        target.id
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _is_pipeline(node.value.func)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    ]
-
-
-def _is_pipeline(function: ast.expr) -> bool:
-    name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
-    return name == "Pipeline"
+    click.echo(found(root.command, {}, root.command_path, COMPLETE).source())

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from millwheel.cli.lines import lag, noted
+from millwheel.cli.shown_progress import lag, noted
 from millwheel.model import format_time
 from millwheel.shape import PUBLISH_PREFIX
 from millwheel.wording import counted

@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 from millwheel.cli.log_format import FACTS, log_object
+from millwheel.cli.shown_progress import figures, summary
 from millwheel.escapes import harmless
 from millwheel.limits import RATE_REPORTS
-from millwheel.model import MIN_TIME, SECOND, format_time
-from millwheel.wording import counted
+from millwheel.model import format_time
 
 if TYPE_CHECKING:
     from millwheel.cli.display import Display
@@ -131,36 +131,3 @@ class Lines(logging.Handler):
             self._display = None
         if not self._quiet:
             self._report(progress)
-
-
-def summary(progress: Progress, rate: float | None = None) -> str:
-    """A report on one line; `rate` in rows a second."""
-    watermark = min(progress.watermarks.values(), default=MIN_TIME)
-    parts = [f"{counted(progress.injected, 'row')} in" + (f" {rate:,.0f}/s" if rate is not None else "")]
-    parts += [counted(progress.records, "record"), f"watermark {format_time(watermark)}"]
-    parts += [f"lag {lag(progress)}"] if progress.lag_us is not None else []
-    parts += [f"{name} {count:,}" for name, count in noted(progress).items() if count]
-    return ", ".join(parts)
-
-
-def figures(progress: Progress, rate: float | None = None) -> dict[str, Any]:
-    """A report as fields: counts since the start of the process, rows a second, times in us."""
-    return {
-        "rows": progress.injected, "records": progress.records, "rows_a_second": None if rate is None else round(rate, 1),
-        "lag_us": progress.lag_us, "late": progress.late, "rejected": progress.rejected, "repeated": progress.repeated,
-        "quarantined_keys": progress.in_quarantine, "redriven": progress.redriven,
-        "checkpoints": progress.checkpoints, "watermarks_us": dict(progress.watermarks),
-    }  # fmt: skip
-
-
-def lag(progress: Progress) -> str:
-    """Event time by which the slowest computation is behind its sources; "-" while there is none."""
-    return "-" if progress.lag_us is None else f"{max(0, progress.lag_us) / SECOND:,.1f} s"
-
-
-def noted(progress: Progress) -> dict[str, int]:
-    """What is said only when there is some."""
-    return {
-        "late": progress.late, "rejected": progress.rejected, "repeated": progress.repeated,
-        "quarantined keys": progress.in_quarantine, "redriven": progress.redriven,
-    }  # fmt: skip

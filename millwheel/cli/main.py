@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 from click.shell_completion import shell_complete
 
+from millwheel.cli.completion import COMPLETE
 from millwheel.cli.lines import WORDS
 from millwheel.cli.root import root
 from millwheel.cli.status import Status, status_of
@@ -26,9 +27,6 @@ from millwheel.terminal import let_go_of_closed_terminal
 NAME = "millwheel"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What a write to an output says that takes no more."""
-
-COMPLETE = "_MILLWHEEL_COMPLETE"
-"""A shell sets this variable when it wants completions."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -145,7 +145,7 @@ def _check_one_store(context: click.Context) -> None:
 
 
 def _pipelines(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    from millwheel.cli.completion import pipelines
+    from millwheel.cli.declared import pipelines
 
     return pipelines(begun)
 

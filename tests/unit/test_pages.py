@@ -26,7 +26,7 @@ from millwheel.api.computation import Computation
 from millwheel.api.context import Context
 from millwheel.api.pipeline import Pipeline
 from millwheel.api.state import ListCell, MapCell, ValueCell
-from millwheel.cli import lines
+from millwheel.cli import shown_progress
 from millwheel.cli.metrics import Figures
 from millwheel.cli.options import variable
 from millwheel.cli.root import root
@@ -150,7 +150,7 @@ def test_the_guide_has_every_figure_for_prometheus_and_in_json() -> None:
     emitted = {f"{family.name}_total" if family.type == "counter" else str(family.name) for family in figures.collect()}
     told = set(re.findall(r"`(millwheel_[a-z_]+)`", page("guide-cluster.md")))
     assert told == emitted
-    assert lacks(page("guide-command-line.md"), {*lines.figures(PROGRESS)}) == []
+    assert lacks(page("guide-command-line.md"), {*shown_progress.figures(PROGRESS)}) == []
 
 
 # Hosts, cores and the store

@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from millwheel.cli.display import Display, drawn
-from millwheel.cli.lines import Lines, summary
+from millwheel.cli.lines import Lines
+from millwheel.cli.shown_progress import summary
 from millwheel.host.progress import Progress
 from millwheel.model import MAX_TIME, SECOND
 

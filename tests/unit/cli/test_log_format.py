@@ -72,7 +72,7 @@ def test_progress_is_figures(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_count_that_lines_for_people_note_is_a_field() -> None:
-    from millwheel.cli.lines import figures, noted
+    from millwheel.cli.shown_progress import figures, noted
 
     fields = figures(PROGRESS)
     assert {name.replace(" ", "_") for name in noted(PROGRESS)} <= fields.keys()

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from millwheel.cli.completion import pipelines
+from millwheel.cli.declared import pipelines
 from millwheel.cli.main import main
 from millwheel.cli.root import root
 

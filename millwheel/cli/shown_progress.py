@@ -1,0 +1,47 @@
+"""The progress of a run, in words and as fields.
+
+Lives here: what is said of it.  Never here: where and how it is printed (`lines`, `display`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millwheel.model import MIN_TIME, SECOND, format_time
+from millwheel.wording import counted
+
+if TYPE_CHECKING:
+    from millwheel.host.progress import Progress
+
+
+def summary(progress: Progress, rate: float | None = None) -> str:
+    """A report on one line; `rate` in rows a second."""
+    watermark = min(progress.watermarks.values(), default=MIN_TIME)
+    parts = [f"{counted(progress.injected, 'row')} in" + (f" {rate:,.0f}/s" if rate is not None else "")]
+    parts += [counted(progress.records, "record"), f"watermark {format_time(watermark)}"]
+    parts += [f"lag {lag(progress)}"] if progress.lag_us is not None else []
+    parts += [f"{name} {count:,}" for name, count in noted(progress).items() if count]
+    return ", ".join(parts)
+
+
+def figures(progress: Progress, rate: float | None = None) -> dict[str, Any]:
+    """A report as fields: counts since the start of the process, rows a second, times in us."""
+    return {
+        "rows": progress.injected, "records": progress.records, "rows_a_second": None if rate is None else round(rate, 1),
+        "lag_us": progress.lag_us, "late": progress.late, "rejected": progress.rejected, "repeated": progress.repeated,
+        "quarantined_keys": progress.in_quarantine, "redriven": progress.redriven,
+        "checkpoints": progress.checkpoints, "watermarks_us": dict(progress.watermarks),
+    }  # fmt: skip
+
+
+def lag(progress: Progress) -> str:
+    """Event time by which the slowest computation is behind its sources; "-" while there is none."""
+    return "-" if progress.lag_us is None else f"{max(0, progress.lag_us) / SECOND:,.1f} s"
+
+
+def noted(progress: Progress) -> dict[str, int]:
+    """What is said only when there is some."""
+    return {
+        "late": progress.late, "rejected": progress.rejected, "repeated": progress.repeated,
+        "quarantined keys": progress.in_quarantine, "redriven": progress.redriven,
+    }  # fmt: skip
