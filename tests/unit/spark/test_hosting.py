@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import signal
 import subprocess
@@ -16,11 +17,13 @@ from typing import Any
 
 import click
 import pytest
+from msgspec.structs import replace
 
 from millwheel import limits
 from millwheel.cli.on_spark import Wishes, heeded_signals, settings_of
 from millwheel.cli.status import Status
 from millwheel.errors import ChannelError, WiringError
+from millwheel.runtime import memory
 from millwheel.runtime.supervisor import ENDS, Supervisor
 from millwheel.spark import hosted, hosting
 from millwheel.spark.controllers import ControllerFamily
@@ -73,7 +76,9 @@ def test_an_executor_without_millwheel_says_so_once(monkeypatch: pytest.MonkeyPa
     task = task_of(worker())
     monkeypatch.delattr("millwheel.spark.hosted")
     monkeypatch.setitem(sys.modules, "millwheel.spark.hosted", None)
-    ((status, _, lines),) = task([0])
+    rows = iter([0])
+    ((status, _, lines),) = task(rows)
+    assert [*rows] == [], "a Python worker that leaves some is thrown away"
     assert status in ENDS.hopeless
     assert "cannot import millwheel" in lines[0]
 
@@ -169,7 +174,11 @@ class Jobs:
     def addPyFile(self, path: str) -> None:
         pass
 
+    looks = 0
+    """How often the driver has asked whether a job runs."""
+
     def getJobIdsForGroup(self, group: str) -> list[int]:
+        self.looks += 1
         return [1, 2]
 
     def getJobInfo(self, job: int) -> SimpleNamespace | None:
@@ -394,6 +403,8 @@ def test_a_worker_that_always_fails_ends_the_cluster_and_one_that_is_killed_does
     if status is None:
         assert cluster.wait(0.01) is None
         assert {line.rpartition(";")[2] for _, _, line in said} == {" it is started again"}
+        how = {-9: "was killed by signal 9", 5: "ended with status 5"}.get(end[0] if isinstance(end, tuple) else 0, "")
+        assert how in said[0][2]
         return
     assert cluster.wait(SOON_S) == status
     cluster.stop()
@@ -404,6 +415,50 @@ def test_a_worker_that_always_fails_ends_the_cluster_and_one_that_is_killed_does
         assert last[-2] == "Job aborted: KeyError: 7"
     else:
         assert last[-3:-1] == ["a", "b"], "all that it printed last"
+
+
+def test_a_worker_is_told_where_it_runs_and_what_it_may_take(
+    hosted_by: tuple[Jobs, SparkCluster, Family], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _, cluster, _ = hosted_by
+    of_two(hosted_by, monkeypatch)
+    place = cluster._places[1]
+    here = cluster._hosted(place)
+    assert (here.directory, here.beyond, here.options[0]) == (str(tmp_path), False, "--cache")
+    assert 0 < int(here.options[1]) <= memory.cache_bytes(2)
+    cluster._plan = replace(cluster._plan, cache_bytes=7, certs="certs", options=("--lease", "5"))
+    assert cluster._hosted(place).options == ("--lease", "5", "--certs", str(tmp_path / "certs"), "--cache", "7")
+    cluster._plan, cluster._master = replace(cluster._plan, cache_bytes=None), "spark://host:7077"
+    there = cluster._hosted(place)
+    assert (there.directory, there.beyond, there.options[2:]) == (None, True, ("--certs", str(tmp_path / "certs")))
+
+
+def test_a_session_without_jobs_is_refused() -> None:
+    session: Any = SimpleNamespace()
+    with pytest.raises(WiringError, match="is a Spark Connect client"):
+        SparkCluster(session, HostingPlan(path="words:pipeline", url="postgresql://nowhere"), log_line)
+
+
+def test_only_workers_that_live_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [
+        SimpleNamespace(name=name, role=role, alive=alive)
+        for name, role, alive in (("one", "worker", True), ("two", "worker", False), ("three", "controller", True))
+    ]
+    closed: list[bool] = []
+
+    class Store:
+        def __init__(self, url: str, pipeline: str) -> None:
+            pass
+
+        async def cluster_map(self) -> SimpleNamespace:
+            return SimpleNamespace(members=members)
+
+        async def close(self) -> None:
+            closed.append(True)
+
+    monkeypatch.setattr(hosting, "PostgresStore", Store)
+    assert asyncio.run(hosting._alive("postgresql://nowhere", "p")) == {"one"}
+    assert closed == [True]
 
 
 def test_the_end_of_spark_and_of_the_controllers_is_the_end_of_the_cluster(
@@ -428,6 +483,9 @@ def test_whoever_waits_for_a_core_says_so_once(
     jobs, cluster, _ = hosted_by
     said, *_ = of_two(hosted_by, monkeypatch)
     while {*cluster.workers().values()} != {"waits for a core"}:
+        time.sleep(0.001)
+    looks = jobs.looks
+    while jobs.looks < looks + 6:
         time.sleep(0.001)
     jobs.runs = True
     while {*cluster.workers().values()} != {"runs"}:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+import pytest
 
 from millwheel import limits
-from millwheel.host.messages import EpochDeclared, MapChanged, Message
+from millwheel.host.messages import Delivery, EpochDeclared, MapChanged, Message
 from millwheel.transport.conversations import Conversation
 from millwheel.transport.frames import BEAT, Incoming, Outgoing
+from tests.unit.transport.network import delivery
 
 
 class ByHand:
     """A stream whose other end is a test."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_called: bool = True) -> None:
+        self._has_called = has_called
         self.comes: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.written: list[Message | str] = []
         self.finished = False
@@ -43,7 +49,7 @@ class ByHand:
 
     async def finish(self) -> bool:
         self.finished = True
-        return True
+        return self._has_called
 
 
 def frame_of(messages: Sequence[Message]) -> bytes:
@@ -165,6 +171,117 @@ def test_a_frame_without_room_goes_before_all_that_is_told_later() -> None:
         assert stream.written == [MapChanged(number) for number in range(1, 6)]
         talks.end("enough")
         await running
+
+    asyncio.run(talk())
+
+
+def test_what_is_told_in_the_turn_in_which_there_is_room_again_waits_for_what_was_told_before() -> None:
+    async def talk() -> None:
+        stream = ByHand()
+        talks = Conversation(stream, lambda message: None)
+        running = asyncio.ensure_future(talks.run())
+        stream.blocked.clear()
+        talks.tell(MapChanged(1))
+        await settled()
+        talks.tell(MapChanged(2))  # it would be sent before the writer hears that there is room
+        stream.blocked.set()
+        await settled()
+        assert stream.written == [MapChanged(1), MapChanged(2)]
+        talks.end("enough")
+        await running
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("has_called", [True, False])
+def test_whoever_has_nothing_to_say_closes_at_once(has_called: bool) -> None:
+    """The end that has called waits for the other one, which ends a stream."""
+
+    async def talk() -> None:
+        stream = ByHand(has_called)
+        talks = Conversation(stream, lambda message: None)
+        running = asyncio.ensure_future(talks.run())
+        await settled()
+        talks.close()
+        await settled()
+        assert stream.finished
+        assert talks.why == ("" if has_called else "this process has closed it")
+        stream.comes.put_nowait(None)
+        await running
+        assert talks.orderly
+
+    asyncio.run(talk())
+
+
+def test_all_that_waits_goes_out_before_the_end() -> None:
+    async def talk() -> None:
+        stream = ByHand()
+        talks = Conversation(stream, lambda message: None)
+        running = asyncio.ensure_future(talks.run())
+        await settled()
+        stream.blocked.clear()
+        for number in range(3):
+            talks.tell(MapChanged(number))
+            await settled()
+        talks.close()
+        stream.blocked.set()
+        await settled()
+        assert (stream.written, stream.finished) == ([MapChanged(number) for number in range(3)], True)
+        stream.comes.put_nowait(None)
+        await running
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+def test_a_message_that_cannot_be_sent_ends_it(blocked: bool) -> None:
+    async def talk() -> None:
+        stream = ByHand()
+        talks = Conversation(stream, lambda message: None)
+        running = asyncio.ensure_future(talks.run())
+        await settled()
+        if blocked:
+            stream.blocked.clear()
+            talks.tell(MapChanged(1))
+            await settled()
+        talks.tell(unsendable())
+        stream.blocked.set()
+        await asyncio.wait_for(running, 5)
+        assert (talks.malformed, talks.orderly) == (False, False)
+        assert "a Delivery cannot be sent" in talks.why
+
+    asyncio.run(talk())
+
+
+def unsendable() -> Delivery:
+    made = delivery([1])
+    return Delivery(msgspec.structs.replace(made.bundle, keys=["\ud800"]), made.sequencer, False)
+
+
+def test_whoever_fails_to_take_a_message_ends_it() -> None:
+    def hear(message: Message) -> None:
+        raise KeyError("no such interval")
+
+    async def talk() -> None:
+        stream = ByHand()
+        talks = Conversation(stream, hear)
+        stream.comes.put_nowait(frame_of([MapChanged(1)]))
+        await asyncio.wait_for(talks.run(), 5)
+        assert talks.why == "a message was not taken: KeyError('no such interval')"
+
+    asyncio.run(talk())
+
+
+def test_a_stream_that_is_cancelled_has_ended() -> None:
+    async def talk() -> None:
+        talks = Conversation(ByHand(), lambda message: None)
+        running = asyncio.ensure_future(talks.run())
+        await settled()
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        await asyncio.wait_for(talks.ended(), 5)
+        assert (talks.why, talks.orderly) == ("the stream was cancelled", False)
 
     asyncio.run(talk())
 

@@ -91,6 +91,8 @@ def bundles(draw: st.DrawFn) -> Bundle:
         timestamps=times,
         epoch=draw(WHOLE),
         outside=outside,
+        barrier=draw(WHOLE),
+        inherited=draw(st.booleans()),
     )
 
 
