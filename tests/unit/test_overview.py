@@ -49,8 +49,9 @@ class ByHand:
                 Member(1, "one", "worker", "w:1"),
                 Member(2, "two", "controller", "c:2"),
                 Member(3, "three", "worker", "w:3", False),
+                Member(4, "four", "controller", "c:4"),
             ),
-            (interval(9, "b", "", None, None), interval(5, "a", "m", None, 4), interval(6, "a", "", "m", 3)),
+            (interval(9, "b", "", None, None), interval(5, "a", "m", None, 8), interval(6, "a", "", "m", 3)),
             (PlacedSource("fast", 1), PlacedSource("slow", None)),
         )  # fmt: skip
         self.marks = {"Pass": 5 * SECOND, "source:fast": 16 * SECOND, "source:slow": 6 * SECOND}
@@ -104,8 +105,9 @@ def test_everything_has_its_owner_by_name(cluster: tuple[ByHand, ClusterOffice])
         ("one", "w1", False, True),
         ("two", "c2", True, True),
         ("three", "w3", False, False),
+        ("four", "c4", False, True),
     ]
-    assert [(i.id, i.owner, i.backlog) for i in found.intervals] == [(6, "three", 0), (5, "member 4", 3), (9, None, 0)]
+    assert [(i.id, i.owner, i.backlog) for i in found.intervals] == [(6, "three", 0), (5, "member 8", 3), (9, None, 0)]
     assert [i.hot for i in found.intervals] == [(), (SeenHotKey("x", 0.42), SeenHotKey("y", 0.056)), ()]
     assert [(s.name, s.owner, s.rows, s.open_partitions) for s in found.sources] == [
         ("fast", "one", 12, 2),

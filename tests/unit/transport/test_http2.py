@@ -434,6 +434,19 @@ def test_data_between_headers_and_their_continuation_is_a_mistake() -> None:
     asyncio.run(scenario())
 
 
+def test_headers_are_limited() -> None:
+    async def scenario() -> None:
+        async with raw_end() as end:
+            number = end.open()
+            end.h2.end_stream(number)
+            end.flush()
+            assert (await end.status())["grpc-status"] == "0"  # it has agreed to the settings of the other end by then
+            end.open(note="x" * limits.HTTP2_HEADERS_LIMIT_BYTES)
+            assert ConnectionTerminated in [type(event) for event in await ended(end)]
+
+    asyncio.run(scenario())
+
+
 async def ended(end: RawEnd) -> list[Event]:
     """What the other end says until it has closed the connection."""
     found: list[Event] = []
