@@ -22,6 +22,7 @@ from millwheel.host.leading import ClusterController
 from millwheel.host.led_epochs import LedEpochs
 from millwheel.host.master import Finish
 from millwheel.host.messages import (
+    Claimed,
     EpochOpened,
     EpochStarted,
     HandedOver,
@@ -30,6 +31,7 @@ from millwheel.host.messages import (
     InQuarantine,
     Led,
     RunEnded,
+    WatermarkReport,
     WorkerJoined,
 )
 from millwheel.host.over import Tolerance
@@ -399,6 +401,29 @@ def test_an_owner_that_was_not_heard_while_its_interval_was_placed_in_vain_says_
     room.store.place = place  # type: ignore[method-assign]
     assert len(heard_by(room, worker, Led)) > asked
     assert [one.owner for one in run(room.store.cluster_map()).intervals] == [placed.owner]
+
+
+def test_nobody_is_heard_about_an_interval_while_it_is_being_placed() -> None:
+    room, leader, worker, _, placed = asked_to_move()
+    for message in (WorkerJoined({"count": ()}), Claimed((("count", placed.id, placed.sequencer),))):
+        room.give(leader, he.Received(worker, message))
+    authority = room.controllers[leader]._led._authority
+    assert authority is not None
+    place, heard = room.store.place, list[int]()
+
+    async def meanwhile(placement: Placement) -> int | None:
+        for value in (40, 50):
+            if value == 50:  # the owner is another one by now, and nobody knows it yet
+                version = await place(placement)
+            room.give(leader, he.Received(worker, WatermarkReport("count", placed.id, value, placed.sequencer)))
+            heard.append(authority.intervals("count")[placed.id])
+        return version
+
+    room.give(leader, he.Received(worker, WatermarkReport("count", placed.id, 30, placed.sequencer)))
+    room.store.place = meanwhile  # type: ignore[method-assign]
+    room.give(leader, he.Received(worker, HandedOver((placed.id,), ())))
+    room.let_pass(1)
+    assert heard == [30, 30]
 
 
 def test_sessions_of_a_dead_worker_are_ended_before_what_it_had_is_placed_and_before_it_is_forgotten() -> None:

@@ -95,3 +95,13 @@ def test_back_edges_are_known_by_the_intervals_at_their_ends_whoever_owns_these(
     back_edges = [(a, b) for a in (head, other, tail, partition) for b in (head, other, tail) if routes.is_back(a, b)]
     own_logs = [(head, head), (head, other), (other, head), (other, other), (tail, tail)]
     assert sorted(back_edges) == sorted([*own_logs, (tail, head), (tail, other)])
+
+
+def test_what_has_ended_is_expected_no_more_and_its_copies_are_none_that_the_next_core_takes() -> None:
+    routes = Routes(pipeline([]).graph())
+    ended, other = (SubscriptionId(1), ProducerId(3)), (SubscriptionId(1), ProducerId(4))
+    routes.live |= {ended, other}
+    routes.ended(ended)
+    assert routes.live == {other}
+    routes.ended(ended)
+    assert routes.live == {other}

@@ -17,9 +17,9 @@ from millwheel.core.interval.schedule import ScheduledWork
 from millwheel.core.keys.expiry import Expiry
 from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.errors import InvariantError
-from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId
+from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, MIN_TIME, Timer
-from millwheel.work import InvocationOutcome, Work
+from millwheel.work import BundlePart, InvocationOutcome, RecordCause, Work
 from tests.unit.core.bench import timer_writes
 
 AFTER = 80
@@ -43,8 +43,9 @@ class Interval:
         self.keyed.restore(
             RecoveredInterval([], [], timer_writes(*timers), HoldWrites([*kept], [*kept.values()]), [], MIN_TIME)
         )
+        self.refused = RefusedRows()
         self.quarantine = Quarantine(
-            keys=quarantined, refused=RefusedRows(), suspects=Suspects(), keyed=self.keyed, keeps_hold=True
+            keys=quarantined, refused=self.refused, suspects=Suspects(), keyed=self.keyed, keeps_hold=True
         )
         self.quarantine.start()
         self.checkpointer = Checkpointer(
@@ -163,3 +164,16 @@ def test_so_does_the_hold_of_a_quarantine_that_ends() -> None:
     interval = Interval(quarantined=("bad",), holds={quarantine_hold("bad"): 6})
     interval.redrive("bad", element("bad"))
     assert undone(interval, interval.work(redrive=(element("bad"),))) == 6
+
+
+def test_a_culprit_is_behind_the_record_of_its_key_that_fails_before_it() -> None:
+    """It was diverted before the first of them ran."""
+    interval, sub, producer = Interval(), SubscriptionId(1), ProducerId(2)
+    interval.refused.add(RecordCause("a", sub, producer, SequenceNumber(1)), "refused")
+    work = interval.work()
+    work.parts = [
+        BundlePart(sub, producer, SequenceNumber(0), sequence_numbers([0, 1]), ["a", "a"], [b"v", b"v"], [10, 20])
+    ]
+    assert [part.sequences for part in interval.quarantine.divert(work).parts] == [[0]]
+    image = interval.image(work, quarantined=[element("a", 10)])
+    assert [entry.timestamp for entry in image.quarantined] == [10, 20]

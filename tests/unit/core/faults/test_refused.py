@@ -295,3 +295,16 @@ def test_where_ids_are_not_what_they_were_the_first_record_of_the_key_on_its_sub
     assert rows.answer(cause_of(later)) == ANSWER
     rows.settled([later])
     assert not rows
+
+
+@pytest.mark.parametrize("label", [4, 5])
+def test_culprits_are_known_to_the_next_core_if_it_begins_where_the_one_that_met_them_did(label: int) -> None:
+    """At a later epoch the quarantine of the culprit may be declared: what it stands for would wait without a reason."""
+    first = Bench(label=4)
+    rows = RefusedRows(renumbered=True)
+    rows.add(record("bad", SequenceNumber(0)), ANSWER)
+    inherited = msgspec.structs.replace(first.core.give_up(), refused=rows)
+    second = Bench(label=label, inherited=inherited)
+    second(ev.BundleArrived(msgspec.structs.replace(bundle(1, {7: ("bad", 5)}), epoch=label)))
+    runs = bool(second.of(ev.Load)) and bool(second.load().parts[0].keys)
+    assert runs == (label == 5)
