@@ -125,8 +125,9 @@ def test_what_nobody_reads_holds_its_writer_back() -> None:
     asyncio.run(scenario())
 
 
-def test_many_windows_pass_one_connection_stream_after_stream() -> None:
-    """What a stream has not read when it ends is given back to its connection."""
+def test_many_windows_pass_one_connection_stream_after_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a stream has not read when it ends is given back to its connection, and what comes after its end as well."""
+    monkeypatch.setattr(limits, "HTTP2_STREAMS_LIMIT", 2)  # the windows of so many are the connection's
 
     async def drop(stream: Http2Stream) -> None:
         await stream.read()
@@ -657,6 +658,41 @@ def test_whoever_calls_may_wait_for_the_first_word_of_the_other_end() -> None:
     asyncio.run(scenario())
 
 
+def test_a_writer_goes_on_when_the_other_end_gives_every_stream_more_room() -> None:
+    written: list[int] = []
+
+    async def write(stream: Http2Stream) -> None:
+        await stream.write(bytes(200_000))
+        written.append(1)
+
+    async def scenario() -> None:
+        async with raw_end(write) as end:
+            end.h2.increment_flow_control_window(2**24)  # of the connection
+            end.open()
+            came = 0
+            while came < 65_535:
+                for event in end.h2.receive_data(await end.reader.read(65_536)):
+                    came += len(event.data or b"") if isinstance(event, DataReceived) else 0
+            assert not written
+            end.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 2**20})
+            end.flush()
+            assert (await end.status())["grpc-status"] == "0"
+
+    asyncio.run(scenario())
+    assert written
+
+
+def test_whoever_has_called_says_what_was_wrong_with_an_answer() -> None:
+    async def scenario() -> None:
+        async with called(write_nothing) as stream:
+            refused = StreamRefused(StreamStatus.RESOURCE_EXHAUSTED, "a frame is longer than it may be")
+            stream._connection._refuse(stream, refused)
+            with pytest.raises(StreamBroken, match="a frame is longer than it may be"):
+                await stream.read()
+
+    asyncio.run(scenario())
+
+
 def test_a_stream_that_is_reset_before_its_end_is_broken_also_if_that_is_no_error() -> None:
     """What has come may be a part: whoever reads must not take it for all."""
 
@@ -678,6 +714,8 @@ def test_a_lost_connection_keeps_the_reason_that_is_known_and_what_is_still_said
         connection = Http2Connection(set())
         connection.lost = "the other end asks and does not read"
         connection.connection_lost(OSError("closed"))
+        assert connection.lost == "the other end asks and does not read"
+        connection._end("this process has closed the connection")
         assert connection.lost == "the other end asks and does not read"
         connection._h2.initiate_connection()
         connection._flush()
