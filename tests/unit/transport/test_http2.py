@@ -693,6 +693,42 @@ def test_whoever_has_called_says_what_was_wrong_with_an_answer() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        (ResponseReceived, "it was answered with the HTTP status 503"),  # by a proxy, perhaps
+        (TrailersReceived, "no room (status 99)"),
+    ],
+)
+def test_an_answer_that_is_none_of_ours_is_no_end_in_order(event: type[Any], says: str) -> None:
+    headers = {
+        ResponseReceived: [(":status", "503")],
+        TrailersReceived: [("grpc-status", "99"), ("grpc-message", "no%20room")],
+    }
+
+    async def scenario() -> None:
+        async with called(write_nothing) as stream:
+            stream._connection._happened(event(stream_id=stream.number, headers=headers[event]))
+            with pytest.raises(StreamBroken) as broken:
+                await asyncio.wait_for(stream.read(), 5)
+            assert str(broken.value) == says
+
+    asyncio.run(scenario())
+
+
+def test_all_who_wait_for_room_look_again_though_some_have_given_up() -> None:
+    async def scenario() -> None:
+        connection = Http2Connection(set())
+        first, *others = [asyncio.ensure_future(connection.more_room()) for _ in range(3)]
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.sleep(0)
+        connection.wake()
+        await asyncio.wait_for(asyncio.gather(*others), 5)
+
+    asyncio.run(scenario())
+
+
 def test_a_stream_that_is_reset_before_its_end_is_broken_also_if_that_is_no_error() -> None:
     """What has come may be a part: whoever reads must not take it for all."""
 
