@@ -7,7 +7,7 @@ import pytest
 
 from millwheel.errors import IncompatibleStore
 from millwheel.shape import PipelineShape
-from millwheel_storage.schema.drops import Drop, drops, without
+from millwheel_storage.schema.drops import Drop, drops, heir, without
 from millwheel_storage.schema.evolution import plan
 from tests.unit.storage.samples import gathering, shops
 
@@ -32,6 +32,7 @@ def test_a_computation_goes_with_its_inputs_its_cells_and_its_combiner() -> None
     )
     found = [*drops(stored, shape)]
     assert found == [Drop("Total", ("Total<Total.parts",)), Drop("Total.parts", ("Total.parts<sales",))]
+    assert [*drops(stored, msgspec.structs.replace(shape, gone=("Total", "Total.parts")))] == found, "each goes once"
     left = without(stored, found)
     assert left.computations == {"Also": ("k",)}
     assert left.subscriptions == {"Also<sales": "sales"}
@@ -106,6 +107,21 @@ def test_the_schemas_of_its_cells_go_and_no_others() -> None:
     stored = msgspec.structs.replace(shops(), schemas=schemas)
     left = without(stored, [Drop("Also", ("Also<sales",)), Drop("Total", ("Total<sales",), whole=False)])
     assert left.schemas == {name: schemas[name] for name in ("cell:Total.n", "stream:sales")}
+
+
+def test_names_with_dots_are_told_apart_when_one_goes() -> None:
+    stored = PipelineShape(
+        "p", {"a": (), "a.b": ()}, {"a<s": "s", "a.b<s": "s"},
+        {"cell:a.n": "json/1", "cell:a.b.n": "json/1"}, (), (),
+        places={"a.n": "m", "a.b.n": "m"},
+    )  # fmt: skip
+    left = without(stored, [Drop("a", ("a<s",))])
+    assert ([*left.computations], [*left.coders], [*left.places]) == (["a.b"], ["cell:a.b.n"], ["a.b.n"])
+
+
+def test_only_who_still_reads_a_stream_goes_on_with_what_was_sent_to_it() -> None:
+    assert heir("Also<sales", shops()) == "Also"
+    assert heir("Also<gone", shops()) is None
 
 
 def test_a_combiner_is_not_dropped_without_its_computation() -> None:
