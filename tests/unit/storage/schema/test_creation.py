@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 import psycopg
@@ -28,9 +29,42 @@ from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.planned import check
 from millwheel_storage.postgres.reader import Reader, reset
+from millwheel_storage.schema.creation import _check_settings
+from millwheel_storage.schema.shape_checks import STORE_FORMAT
+from millwheel_storage.statements import opening
 from tests.unit.storage.samples import image, shape
 
 pytestmark = pytest.mark.postgres
+
+
+class Answering:
+    """A connection to a server that has these settings."""
+
+    def __init__(self, *settings: str) -> None:
+        self._settings = settings
+
+    async def execute(self, statement: object) -> Answering:
+        assert statement == opening.SAFE_SETTINGS
+        return self
+
+    async def fetchone(self) -> tuple[str, ...]:
+        return self._settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "off"), [(("off", "on"), "fsync"), (("on", "off"), "full_page_writes"), (("on", "on"), "")]
+)
+def test_a_server_that_could_lose_a_commit_is_refused(
+    postgres: EmbeddedPostgres, settings: tuple[str, str], off: str
+) -> None:
+    connection: Any = Answering(*settings)
+    if off:
+        with pytest.raises(StoreError, match=f"runs with {off} = off, which can lose commits; turn it on"):
+            asyncio.run(_check_settings(connection))
+        return
+    asyncio.run(_check_settings(connection))
+    with psycopg.connect(postgres.url) as real:
+        assert real.execute(opening.SAFE_SETTINGS).fetchone() == settings
 
 
 def test_a_store_reopens_with_the_same_numbers(postgres: EmbeddedPostgres, pipeline: str) -> None:
@@ -53,11 +87,13 @@ def test_a_computation_keeps_its_watermark_under_another_name(
     store = MemoryStore() if kind is MemoryStore else PostgresStore(postgres.url, pipeline)
 
     async def main() -> None:
-        await store.open_pipeline(shape(pipeline))
+        first = await store.open_pipeline(shape(pipeline))
         assert await store.persist_watermarks([WatermarkWrite("a", 7, {})]) == {"a"}
         named = {"computations": {"b": ("m",)}, "subscriptions": {"b<s": "s"}, "formerly": {"computation:b": "a"}}
-        await store.open_pipeline(shape(pipeline, **named))
+        found = await store.open_pipeline(shape(pipeline, **named))
         assert await store.watermarks() == {"b": 7}
+        assert found.subscriptions == {"b<s": first.subscriptions["a<s"]}, "what is on its way has this number"
+        assert [row.id for row in found.intervals] == [row.id for row in first.intervals]
         await store.close()
 
     asyncio.run(main())
@@ -253,6 +289,19 @@ def test_a_store_of_the_first_format_gets_what_came_later(postgres: EmbeddedPost
             for name in later:
                 found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f'"{pipeline}".{name}',)).fetchone()
                 assert found == (True,), name
+
+    asyncio.run(main())
+
+
+def test_a_store_of_a_later_format_is_refused(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        await store.open_pipeline(shape(pipeline))
+        with psycopg.connect(postgres.url) as connection:
+            connection.execute(f'INSERT INTO "{pipeline}".migration (version) VALUES ({STORE_FORMAT + 1})')
+        with pytest.raises(IncompatibleStore, match=f"has format {STORE_FORMAT + 1}, .*; upgrade millwheel"):
+            await store.open_pipeline(shape(pipeline))
+        await store.close()
 
     asyncio.run(main())
 
