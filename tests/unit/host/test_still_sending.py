@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from millwheel import limits
+from millwheel.cluster import Senders
 from millwheel.host import alphabet as he
-from millwheel.host.messages import Led, Receipt, RunEnded
+from millwheel.host.messages import Led, MapChanged, Receipt, RunEnded
 from millwheel.host.requests import ReadSenders
-from millwheel.ids import ProducerId, SequenceNumber
+from millwheel.ids import ProducerId, SequenceNumber, Sequencer
 from millwheel.testing.world.calls import run
 from tests.unit.host.cluster_hand import ONE, SENDER, ClusterHand
 
@@ -139,12 +140,38 @@ def test_one_question_is_under_way_at_a_time_and_the_newest_map_is_asked_about_i
     assert producer not in heard(hand)
 
 
-def test_a_worker_that_leaves_a_finished_run_leaves_no_ids_behind(hand: ClusterHand) -> None:
+@pytest.mark.parametrize("rested", [False, True])
+def test_a_worker_that_leaves_a_finished_run_leaves_no_ids_behind(hand: ClusterHand, rested: bool) -> None:
     """Nobody sends again, and the frontier that says so may be lost in a channel that is cut."""
     from_a_sender(hand)
+    if rested:  # all else is folded by then
+        ((_, core),) = hand.worker.actors.intervals()
+        hand.now += limits.IDLE_RECORD_DELAY_US
+        hand.give(he.Tick())
+        assert core.settled()
     hand.give(he.Received(hand.leader, Led(hand.epoch)))
     hand.give(he.Received(hand.leader, RunEnded()))
     for _ in range(20):
         hand.pass_time()
     assert hand.owned() == set()
     assert [row for row in hand.store.tables()["delivered"] if row] == []
+
+
+def test_it_is_asked_again_while_the_log_of_an_earlier_owner_is_not_folded(
+    hand: ClusterHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What that one has sent may be in the log only: nobody is done before it is known."""
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, MapChanged(98)))
+    assert hand.worker.ownership.served()
+    answers = [((ONE, Sequencer(1)), (ONE, Sequencer(2))), ((ONE, Sequencer(2)),)]
+
+    async def senders() -> Senders:
+        return Senders(answers[0], ())
+
+    monkeypatch.setattr(hand.store, "senders", senders)
+    look(hand)
+    assert not hand.worker.ownership.served()
+    del answers[0]
+    hand.give(he.Received(hand.leader, MapChanged(99)))
+    assert hand.worker.ownership.served()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import pytest
 
 from millwheel.bundles import HoldWrites, KeyRows, QuarantineEntry, RecoveredInterval, TimerWrites
@@ -17,7 +19,7 @@ from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.errors import InvariantError
 from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel.model import MAX_TIME, MIN_TIME, Timer
-from millwheel.work import BundlePart, InvocationOutcome, Work
+from millwheel.work import BundlePart, InvocationOutcome, Suspended, Work
 from tests.unit.core.bench import timer_writes
 
 
@@ -226,3 +228,19 @@ def test_what_hooks_wrote_is_there_for_the_next_invocation() -> None:
     interval.keyed.apply(work, outcome, Seq(1), TimerWrites(), HoldWrites())
     interval.begin(records("a"))
     assert interval.invoked().values == {"c": {"a": b"9"}}
+
+
+def test_what_was_loaded_for_a_hook_that_waits_for_more_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    interval, whole = Interval(), list[bool]()
+
+    def trim(busy: Container[str], suspended: Container[str], **_: object) -> None:
+        assert "a" in busy
+        whole.append("a" in suspended)
+
+    monkeypatch.setattr(interval.keyed, "trim", trim)
+    interval.begin(records("a"))
+    interval.load()
+    interval.invocation.trim(5)
+    interval.invoked().suspended = Suspended(InvocationOutcome(), {}, {}, [], [])
+    interval.invocation.trim(5)
+    assert whole == [False, True], "a hook that has not begun may ask for all that it needs"

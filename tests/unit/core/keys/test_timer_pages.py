@@ -155,6 +155,20 @@ def test_a_key_that_may_expire_stays_in_memory_until_that_is_decided(monkeypatch
     assert bench.load([KeyRows("a", {("c", ""): b"1"}, {})]).values["c"]["a"] == b"1"
 
 
+def test_timers_of_a_key_that_is_being_loaded_without_them_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All timers were there when it was asked for.  A page that is read later is ignored about a key in memory."""
+    monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 1)
+    bench = Bench(recovered(timers=watermark_timers(("x", 10), ("y", 20), ("a", 30))), cache_limit_bytes=1)
+    bench.run(1, {0: ("z", 1)}, wrote("z", b"1"))
+    (fold,) = bench(ev.CommitDone(Seq(1))).of(ev.Fold)
+    (load,) = bench.arrive(2, {1: ("a", 5)}).of(ev.Load)
+    assert not load.timers
+    bench(ev.FoldDone(fold.upto))
+    bench(ev.Loaded([KeyRows("a", {("c", ""): b"1"}, {})])).invoked()
+    bench(ev.WatermarkMoved(100))
+    assert [timer.key for timer in bench.load().timers] == ["x", "y", "a"]
+
+
 def test_expiries_that_are_far_are_read_in_time_and_hold_nothing() -> None:
     bench = Bench(recovered(timers=expiring(("a", 10), ("b", 11)), more=[EXPIRY_KIND]), expire_after=100)
     assert bench(ev.WatermarkMoved(9)).reported() == [9]
