@@ -261,7 +261,12 @@ class EmbeddedPostgres:
     def _prepare_directory(self) -> None:
         for path in (self._data, self.socket_directory):
             path.mkdir(mode=0o700, exist_ok=True)
-            if path.is_symlink() or path.stat().st_uid not in {0, os.geteuid(), self._uid()}:
+            if path.is_symlink():
+                raise StoreError(
+                    f"{path} is a symbolic link, which could be led elsewhere: let a directory above it be the link, or name "
+                    "another one (--data)"
+                )
+            if path.stat().st_uid not in {0, os.geteuid(), self._uid()}:
                 raise StoreError(f"{path} belongs to another user; choose another directory")
             if self._user is not None:
                 os.chown(path, self._user.pw_uid, self._user.pw_gid)

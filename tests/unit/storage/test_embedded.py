@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -338,6 +339,34 @@ def test_who_has_left_does_not_start_the_server_again(cluster: Path) -> None:
             pass
         server.ensure_running()
         assert server.pid is None
+
+
+def test_a_child_that_ends_leaves_the_server_to_its_parent(cluster: Path) -> None:
+    """One that was forked has the same object, and may end in order."""
+    with short_directory(cluster) as directory:
+        (directory / "postgres").chmod(0o755)  # by whoever has copied it: Postgres would not take it
+        with EmbeddedPostgres(directory) as server:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the child has no need of
+                child = os.fork()
+            if not child:
+                try:
+                    server.stop()
+                finally:
+                    os._exit(0)
+            os.waitpid(child, 0)
+            with psycopg.connect(server.url) as connection:
+                assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_link_in_the_place_of_the_cluster_is_refused_as_one() -> None:
+    # It was said to belong to another user.
+    with short_directory() as directory:
+        (directory / "elsewhere").mkdir()
+        (directory / "postgres").symlink_to("elsewhere")
+        with pytest.raises(StoreError, match=r"postgres is a symbolic link, .*let a directory above it be the link"):
+            EmbeddedPostgres(directory).start()
+        assert [*(directory / "elsewhere").iterdir()] == []
 
 
 def test_an_orphan_of_a_killed_run_is_adopted_and_then_stopped(cluster: Path) -> None:

@@ -322,3 +322,27 @@ def test_grants_name_tables_that_exist(postgres: EmbeddedPostgres, pipeline: str
             (pipeline, f"{pipeline}_worker"),
         ).fetchall()
     assert found == []
+
+
+def test_what_others_were_granted_before_goes_and_partitioned_sinks_are_sinks(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    asyncio.run(made(postgres, pipeline))
+    asked = (
+        "SELECT has_schema_privilege(%(reader)s, %(schema)s, 'CREATE'), "
+        "has_table_privilege(%(reader)s, %(schema)s || '.key_state', 'DELETE'), "
+        "has_table_privilege(%(worker)s, %(schema)s || '.meta', 'DELETE'), "
+        "has_table_privilege(%(worker)s, %(schema)s || '.parted', 'INSERT')"
+    )
+    names = {"schema": pipeline, "reader": f"{pipeline}_reader", "worker": f"{pipeline}_worker"}
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        for granted in (
+            f"GRANT ALL ON SCHEMA {pipeline} TO PUBLIC",
+            f"GRANT ALL ON ALL TABLES IN SCHEMA {pipeline} TO PUBLIC",
+            f"GRANT DELETE ON {pipeline}.meta TO {pipeline}_worker",
+            f"CREATE TABLE {pipeline}.parted (k text) PARTITION BY HASH (k)",
+        ):
+            connection.execute(granted.encode())
+        assert connection.execute(asked, names).fetchone() == (True, True, True, False)
+        connection.execute(roles_script(pipeline).encode())
+        assert connection.execute(asked, names).fetchone() == (False, False, False, True)
