@@ -22,7 +22,10 @@ STEP_US = 30_000
 FAILS = 15
 REDRIVE_US = (40_000, 600_000)
 """How often somebody asks for the redrive of whatever is in quarantine."""
-APART = 8
+HOLDS = (8, 1)
+OUTLASTING = (32, 4)
+"""Rows from the first hold to the last end of one, and how many holds begin one after the other: a hold that begins and ends
+in one read is seldom there when its key might expire."""
 BARE = 4
 """Timers in a row that set the next one, and nothing else."""
 
@@ -53,15 +56,17 @@ def key_of(token: Any) -> str:
     return f"m{number % 3}" if _kind(token.id) == FAILS or number % 3 == 0 else f"m{number % KEYS}"
 
 
-def pair(rng: random.Random, scripts: Iterable[Script]) -> None:
-    """Some keys have a hold without any timer: a later row of the same partition ends it."""
+def pair(rng: random.Random, scripts: Iterable[Script], outlasting: bool) -> None:
+    """Some keys have a hold without any timer: a later row of the same partition ends it, if `outlasting` after a life."""
+    apart, holds = OUTLASTING if outlasting else HOLDS
     for script in scripts:
-        script.together = APART
-        for first in range(0, len(script.rows) - APART + 1, APART):
-            if rng.random() < 0.3:
-                key = f"h{rng.randrange(3)}{script.name}"
-                script.rows[first][0].brief = f"hold {key}"
-                script.rows[first + APART - 1][0].brief = f"release {key}"
+        script.together = apart
+        for first in range(0, len(script.rows) - apart + 1, apart):
+            for begin in range(first, first + holds):
+                if rng.random() < 0.3:
+                    key = f"h{rng.randrange(3)}{script.name}"
+                    script.rows[begin][0].brief = f"hold {key}"
+                    script.rows[begin + apart - holds][0].brief = f"release {key}"
 
 
 def _kind(id_: str) -> int:

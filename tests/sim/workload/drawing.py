@@ -235,7 +235,7 @@ def draw(seed: int) -> Workload:
     brief = mayfly.draw(random.Random(f"mayfly {seed}"), poisoned) if feed not in ("left out", "rewired") else None
     taken_once = brief is not None and brief["exactly_once"]
     if taken_once and not any(token.outside for script in scripts["in0"] for token, _ in script.rows):
-        mayfly.pair(random.Random(f"pairs {seed}"), scripts["in0"])
+        mayfly.pair(random.Random(f"pairs {seed}"), scripts["in0"], outlasting=seed % 7 == 4)
     pipeline = build(stages, scripts, world, feed == "left out", brief, poisoned)
     workload = Workload(pipeline.graph(), pipeline.tables, stages, scripts, world, poisoned, exotic, feed)
     if last is not None:
