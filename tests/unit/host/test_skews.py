@@ -162,3 +162,16 @@ def test_those_that_wait_are_named_with_what_they_wait_for() -> None:
 def test_a_percentile_of_partitions_is_a_share(percentile: Any) -> None:
     with pytest.raises(WiringError, match=r"percentile is .*; give a share of at least 0.5 and below 1"):
         Pipeline("shares").inject(SLOW, into=words, percentile=percentile)
+
+
+def test_of_several_senders_the_one_that_is_behind_says_how_far_ahead_a_source_may_be() -> None:
+    pipeline = Pipeline("skewed")
+    pipeline.inject(IterableSource("fast", []), into=words, max_ahead=10, of=others)
+    pipeline.inject(SLOW, into=others)
+    pipeline.inject(IterableSource("slower", []), into=others)
+    pipeline.add(Count, [subscribe(words, str), subscribe(others, str)])
+    values = {"source:slow": 100, "source:slower": 50}
+    skews = Skews(pipeline.graph(), values)
+    assert skews.room(partition(61), 7, 0) == 0
+    values["source:slower"] = 60
+    assert skews.room(partition(61), 7, 0) == 7

@@ -44,6 +44,19 @@ def test_far_timers_hold_the_watermark_until_their_page_is_here() -> None:
     assert bench(ev.TimersLoaded("watermark", timer_writes(), False)).reported() == [100]
 
 
+def test_far_wall_timers_are_read_by_the_wall_clock_wherever_the_watermark_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TIMER_PAGE_ROWS", 8)  # so few that have fired are no reason to read more
+    near = [("a", "t", "wall", 10), ("b", "t", "wall", 20)]
+    bench = Bench(recovered(timers=near, more=["wall"]))
+    bench(ev.WatermarkMoved(9))
+    assert not bench.of(ev.LoadTimers)
+    bench.now = 100
+    bench(ev.AlarmRang())
+    (asked,) = bench.of(ev.LoadTimers)
+    assert (asked.kind, asked.after) == ("wall", (20, ("b", "t")))
+    assert [timer.key for timer in bench.load().timers] == ["a", "b"]
+
+
 def test_a_page_that_is_on_its_way_does_not_bring_back_what_was_cancelled() -> None:
     bench = Bench(recovered(timers=watermark_timers(("a", 10)), more=["watermark"]))
     bench(ev.WatermarkMoved(10))  # the next page is asked for, and read: "b" is in it
