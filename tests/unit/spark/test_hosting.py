@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import os
 import queue
 import signal
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import threading
 import time
 import zipfile
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,6 +91,22 @@ def test_a_task_returns_how_its_worker_ended_and_what_it_said_last(tmp_path: Pat
     status, _, lines = hosted.serve({name: getattr(worker(**fields), name) for name in HostedWorker.__struct_fields__})
     assert status == Status.FAILED
     assert "there is no module 'nowhere'" in lines[-1]
+
+
+def test_a_worker_finds_its_store_and_what_travelled_with_the_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    environment = hosted._environment(worker())
+    assert environment["MILLWHEEL_STORE"] == "postgresql://secret@db/x"
+    assert str(tmp_path) in environment["PYTHONPATH"].split(os.pathsep)
+
+
+def test_lines_are_passed_on_with_the_name_of_their_worker(capsys: pytest.CaptureFixture[str]) -> None:
+    tail: deque[str] = deque(maxlen=2)
+    hosted._pass_on("worker-1", io.StringIO('one\ntwo\n{"message": "three"}\n'), tail)
+    assert capsys.readouterr().err == 'worker-1 | one\nworker-1 | two\n{"message": "three"}\n'
+    assert [*tail] == ["two", '{"message": "three"}']
 
 
 def test_statuses_mean_to_a_driver_what_they_say() -> None:
