@@ -11,7 +11,7 @@ import pytest
 
 from millwheel.errors import SourceError
 from millwheel_injectors import FileCreation, FileSource, files, partition
-from millwheel_injectors.identity import Listed
+from millwheel_injectors.identity import Listed, inspect_file, is_twin
 from millwheel_injectors.listing import list_files
 from millwheel_injectors.streams import ByteStream, open_stream
 from tests.unit.injectors.drain import Clock, only, read_all, rows_of, values_of
@@ -136,3 +136,32 @@ def test_a_file_that_is_made_while_a_search_is_under_way_is_not_promised_to_be_n
         began = clock.now + 1
         source.discover(())
         assert source.pending_watermark() == began - 2
+
+
+@pytest.mark.parametrize(
+    ("name", "packed", "beside", "twin"),
+    [
+        ("a.log.gz", True, "one\ntwo\n", True),
+        ("a.log.gz", True, "one\ntwo\nthree\n", True),
+        ("a.log.gz", True, "other\n", False),
+        ("a.log.gz", True, "one\n", False),
+        ("a.log.gz", True, None, False),
+        ("a.log.gz", True, "", False),
+        ("a.log.gz", False, "one\ntwo\n", False),
+        ("a.log.old", True, "one\ntwo\n", False),
+    ],
+)
+def test_a_twin_is_packed_and_stands_beside_a_file_that_begins_alike(
+    tmp_path: Path, name: str, packed: bool, beside: str | None, twin: bool
+) -> None:
+    data = b"one\ntwo\n"
+    (tmp_path / name).write_bytes(gzip.compress(data) if packed else data)
+    if beside is not None:
+        (tmp_path / "a.log").write_text(beside)
+    assert is_twin(inspect_file(tmp_path / name, name)) is twin
+
+
+def test_a_directory_is_nobodys_twin(tmp_path: Path) -> None:
+    (tmp_path / "a.log").mkdir()
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(b"one\n"))
+    assert not is_twin(inspect_file(tmp_path / "a.log.gz", "a.log.gz"))
