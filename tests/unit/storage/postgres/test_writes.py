@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 
+import msgspec
 import pytest
 
 from millwheel.bundles import (
+    HoldWrites,
     LogWrite,
     encode_checkpoint,
 )
@@ -42,6 +44,29 @@ def test_a_key_that_is_stored_is_not_inserted_as_new(postgres: EmbeddedPostgres,
         await store.close()
 
     asyncio.run(main())
+
+
+def test_a_key_that_ends_in_the_fold_in_which_its_hold_was_released_leaves_no_hold(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    """Of what was written before its end in that fold nothing is left, and so not the release either."""
+
+    async def main() -> list[str]:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        sequencer = (await store.acquire([first]))[first]
+        held, released = (msgspec.structs.replace(image(["a"]), holds=HoldWrites(["a"], [at])) for at in (5, None))
+        images = [held, released, msgspec.structs.replace(image([]), forgotten=["a"])]
+        for number, one in enumerate(images, 1):
+            await store.commit([LogWrite(first, sequencer, Seq(number), 0, encode_checkpoint(one))])
+        assert await store.fold(FoldWrite(first, sequencer, Seq(1), images[:1]))
+        assert await store.fold(FoldWrite(first, sequencer, Seq(3), images[1:]))
+        recovered = await store.recover(first, sequencer)
+        await store.close()
+        assert recovered is not None
+        return recovered.holds.keys
+
+    assert asyncio.run(main()) == []
 
 
 def test_a_fold_is_fast_enough_to_keep_up(postgres: EmbeddedPostgres, pipeline: str) -> None:
