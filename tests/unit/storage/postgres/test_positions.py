@@ -9,12 +9,13 @@ import psycopg
 import pytest
 
 from millwheel.ids import IntervalId, Sequencer
-from millwheel.ports import PipelineShape, PositionWrite, SourcePosition
+from millwheel.ports import PipelineShape, PositionWrite, SourcePosition, WatermarkWrite
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.statements import opening
 from tests.unit.storage.postgres.sharing_processes import Cluster, run, waits
+from tests.unit.storage.samples import shape
 
 pytestmark = pytest.mark.postgres
 
@@ -99,3 +100,17 @@ def test_two_processes_that_open_sources_at_once_give_them_two_numbers(
         assert len({*numbers}) == len(numbers)
 
     run(cluster, main())
+
+
+def test_a_watermark_that_is_stored_never_goes_back(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def main() -> dict[str, int]:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        owned = await store.acquire([first])
+        for value in (7, 9, 8):
+            assert await store.persist_watermarks([WatermarkWrite("a", value, owned)]) == {"a"}
+        found = await store.watermarks()
+        await store.close()
+        return found
+
+    assert asyncio.run(main()) == {"a": 9}

@@ -14,9 +14,11 @@ import pytest
 
 from millwheel.bundles import (
     Delivered,
+    HoldWrites,
     Ids,
     LogWrite,
     Produced,
+    QuarantineEntry,
     SinkRow,
     encode_checkpoint,
 )
@@ -70,6 +72,46 @@ def test_one_shot_keys_leave_no_rows_and_recovery_does_not_read_keys(postgres: E
         await store.close()
 
     asyncio.run(main())
+
+
+def test_what_lies_at_a_split_key_is_that_of_the_interval_which_begins_there(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    async def main() -> list[tuple[list[str], list[str], list[str]]]:
+        store = PostgresStore(postgres.url, pipeline)
+        ids = [row.id for row in (await store.open_pipeline(shape(pipeline))).intervals]
+        owned, found = await store.acquire(ids), []
+        one = msgspec.structs.replace(image(["m"]), holds=HoldWrites(["m"], [5]))
+        one.timers.add("m", "t", "watermark", 7)
+        one.quarantined[:] = [QuarantineEntry("m", SubscriptionId(1), ProducerId(2), SequenceNumber(0), b"v", 1)]
+        await store.commit([LogWrite(ids[1], owned[ids[1]], Seq(1), 0, encode_checkpoint(one))])
+        assert await store.fold(FoldWrite(ids[1], owned[ids[1]], Seq(1), [one]))
+        for interval in ids:
+            recovered = await store.recover(interval, owned[interval])
+            assert recovered is not None
+            found.append((recovered.holds.keys, recovered.timers.keys, recovered.quarantined))
+        await store.close()
+        return found
+
+    assert asyncio.run(main()) == [([], [], []), (["m"], ["m"], ["m"])]
+
+
+def test_ids_at_the_ends_of_what_one_fold_has_stored_are_found(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def main() -> list[set[SequenceNumber]]:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        sequencer = (await store.acquire([first]))[first]
+        one, channel = image([]), (SubscriptionId(1), ProducerId(5))
+        one.ids[:] = [Ids(*channel, SequenceNumber(0), sequence_numbers([3, 4, 6]))]
+        await store.commit([LogWrite(first, sequencer, Seq(1), 0, encode_checkpoint(one))])
+        assert await store.fold(FoldWrite(first, sequencer, Seq(1), [one]))
+        found = [
+            await store.find_ids(first, *channel, sequence_numbers(asked)) for asked in ([2], [2, 3], [5], [6], [6, 7])
+        ]
+        await store.close()
+        return found
+
+    assert asyncio.run(main()) == [set(), {3}, set(), {6}, {6}]
 
 
 def test_recovery_does_not_read_ids_and_one_is_found_among_a_million(postgres: EmbeddedPostgres, pipeline: str) -> None:
