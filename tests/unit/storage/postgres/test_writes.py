@@ -11,12 +11,13 @@ import pytest
 from millwheel.bundles import (
     HoldWrites,
     LogWrite,
+    QuarantineEntry,
     encode_checkpoint,
 )
 from millwheel.errors import (
     StoreError,
 )
-from millwheel.ids import Seq
+from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId
 from millwheel.ports import FoldWrite
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
@@ -67,6 +68,34 @@ def test_a_key_that_ends_in_the_fold_in_which_its_hold_was_released_leaves_no_ho
         return recovered.holds.keys
 
     assert asyncio.run(main()) == []
+
+
+def test_what_left_a_line_that_ended_and_began_again_in_one_fold_is_gone(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    def element(sequence: int) -> QuarantineEntry:
+        return QuarantineEntry("a", SubscriptionId(1), ProducerId(2), SequenceNumber(sequence), b"v", 1, error="no")
+
+    async def main() -> list[int]:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        sequencer = (await store.acquire([first]))[first]
+        images = [
+            msgspec.structs.replace(image([]), quarantined=[element(0)]),
+            msgspec.structs.replace(
+                image([]), redriven=[("a", 1)], released=["a"], quarantined=[element(1), element(2)]
+            ),
+            msgspec.structs.replace(image([]), redriven=[("a", 1)], quarantined=[element(3)]),
+        ]
+        for number, one in enumerate(images, 1):
+            await store.commit([LogWrite(first, sequencer, Seq(number), 0, encode_checkpoint(one))])
+        assert await store.fold(FoldWrite(first, sequencer, Seq(1), images[:1]))
+        assert await store.fold(FoldWrite(first, sequencer, Seq(3), images[1:]))
+        found = await store.quarantined(first, ["a"], 9)
+        await store.close()
+        return [entry.sequence for entry in found]
+
+    assert asyncio.run(main()) == [2, 3]
 
 
 def test_a_fold_is_fast_enough_to_keep_up(postgres: EmbeddedPostgres, pipeline: str) -> None:
