@@ -214,7 +214,9 @@ def test_a_merge_unites_what_was_delivered_and_what_is_not_acked(postgres: Embed
         outside = [
             OutsideIdWrites(IN, 50, [b"y", b"z"]), OutsideIdWrites(IN, 70, [b"w"]), OutsideIdWrites(BESIDE, 50, [b"z"]),
         ]  # fmt: skip
-        await led.fold(TWO, ids=[ids(5, 2, 3), ids(7, 0, 8)], produced=[produced(78, 0, "b", "c")], outside=outside)
+        await led.fold(
+            TWO, ids=[ids(5, 2, 3), ids(6, 3), ids(7, 0, 8)], produced=[produced(78, 0, "b", "c")], outside=outside
+        )
         assert await led.reshape([ONE, TWO]) == (ONE,)
         agreed = await led.store.cluster_map()
         assert [(row.id, row.low, row.high) for row in agreed.intervals] == [(ONE, "", None), (THREE, "", None)]
