@@ -9,6 +9,7 @@ from millwheel.bundles import QuarantineEntry
 from millwheel.core.ids.seen import SeenKeys
 from millwheel.core.keys import expiry
 from millwheel.core.keys.cache import StateCache
+from millwheel.core.keys.dirty import DirtyKeys
 from millwheel.core.keys.key_columns import KeyColumns
 from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.host import cache_shares
@@ -37,7 +38,7 @@ def evicts_dirty() -> Patches:
 @mutant
 def fresh_for_ever() -> Patches:
     """A key that a fold has inserted is inserted again."""
-    return {(StateCache, "take_absent"): lambda self, upto: set().union(*(keys for _, keys in self._absent))}
+    return {(DirtyKeys, "take_absent"): lambda self, upto: set().union(*(keys for _, keys in self._absent))}
 
 
 @mutant
