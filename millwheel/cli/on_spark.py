@@ -53,6 +53,7 @@ class OnSpark(NamedTuple):
 
 def up_on_spark(place: Place, on: OnSpark, say: Say) -> int | None:
     """Run the cluster to its end; the largest status of a worker, or None: it was stopped."""
+    from millwheel.launch import StoreLoss
     from millwheel.spark import masters
     from millwheel.spark.hosting import SparkCluster
     from millwheel.spark.hosting_plan import HostingPlan
@@ -66,7 +67,8 @@ def up_on_spark(place: Place, on: OnSpark, say: Say) -> int | None:
     if place.store is None and not on.controllers:
         raise click.UsageError("--controllers 0 joins a cluster that runs elsewhere: name its Postgres with --store")
     settings = settings_of(on.settings)
-    with _signals(on.workers) as wishes, place.opened() as url:
+    loss = StoreLoss()
+    with _signals(on.workers) as wishes, place.opened(loss) as url:
         plan = HostingPlan(
             path=place.path, url=url, controllers=on.controllers, options=on.options, allowed=on.allowed, certs=on.certs,
             py_files=tuple(on.py_files), cache_bytes=on.cache,
@@ -78,6 +80,7 @@ def up_on_spark(place: Place, on: OnSpark, say: Say) -> int | None:
             if not on.quiet and (pages := session.sparkContext.uiWebUrl):
                 say(ME, False, f"what workers print is in the logs of executors: {pages}/executors/")
             with SparkCluster(session, plan, say) as cluster:
+                loss.ends(lambda error: cluster.give_up(str(error)))
                 status = _followed(place, url, cluster, wishes, None if on.quiet else say)
         finally:
             session.stop()

@@ -133,6 +133,8 @@ class SparkCluster:
         self._stopping = False
         self._broken: int | None = None
         """The status that ended the cluster before its time."""
+        self._is_lost = False
+        """The store is gone: nobody commits, and nobody can be asked who has left."""
         self._worst = 0
         for file in (*plan.py_files, *packed(plan.path.partition(":")[0], Path.cwd())):
             self._context.addPyFile(str(file))
@@ -198,13 +200,22 @@ class SparkCluster:
                 return self._broken
             return self._worst if self._over and self._is_done() else None
 
+    def give_up(self, why: str) -> None:
+        """Stop, because no worker can go on; the status is 1.  Whoever holds the cluster ends it with `stop`, as ever."""
+        with self._changed:
+            if self._over or self._stopping:
+                return
+            self._say(ME, True, f"{why}: the cluster is stopped")
+            self._broken, self._stopping, self._is_lost = 1, True, True
+            self._changed.notify_all()
+
     def stop(self) -> None:
         """Have all workers commit and leave, and end the controllers."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._threads(), limits.UP_STOP_LIMIT_S)
-        if not self._over:
+        if not self._over and not self._is_lost:
             self._wait_for_leavers()
         self._controllers.stop(self._over)
         self._watch.join(limits.UP_STOP_LIMIT_S)

@@ -495,6 +495,37 @@ def test_the_end_of_spark_and_of_the_controllers_is_the_end_of_the_cluster(
     assert cluster.workers() == {}
 
 
+def test_a_store_that_is_gone_ends_the_cluster_and_nobody_is_asked_who_has_left(
+    hosted_by: tuple[Jobs, SparkCluster, Family], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers wait for a store that is away; one that is gone for good never comes."""
+    _, cluster, family = hosted_by
+    said, *_ = of_two(hosted_by, monkeypatch)
+
+    async def asked(*given: object) -> set[str]:
+        raise AssertionError("nobody is there to ask")
+
+    monkeypatch.setattr(hosting, "_alive", asked)
+    cluster.give_up("d was removed")
+    cluster.give_up("again")
+    assert cluster.wait(SOON_S) == Status.FAILED
+    cluster.stop()
+    assert (cluster.wait(0), family.stopped, cluster.workers()) == (Status.FAILED, False, {})
+    assert [line for _, _, line in said] == ["d was removed: the cluster is stopped"]
+
+
+def test_after_the_end_of_the_run_its_store_may_go(
+    hosted_by: tuple[Jobs, SparkCluster, Family], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, cluster, _ = hosted_by
+    said, group, other = of_two(hosted_by, monkeypatch)
+    for each in (group, other):
+        jobs.groups[each].put((Status.DONE, 1.0, ()))
+    assert cluster.wait(SOON_S) == Status.DONE
+    cluster.give_up("d was removed")
+    assert (cluster.wait(0), said) == (Status.DONE, [])
+
+
 def test_whoever_waits_for_a_core_says_so_once(
     hosted_by: tuple[Jobs, SparkCluster, Family], monkeypatch: pytest.MonkeyPatch
 ) -> None:
