@@ -20,6 +20,7 @@ from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.reader import Reader
 from millwheel_storage.schema.recalls import taken_at
 from millwheel_storage.testing import postgres_tables
+from tests.unit.storage.postgres.test_dropped import request
 from tests.unit.storage.postgres.test_handover import Story, ids, produced
 from tests.unit.storage.samples import Total, sales
 
@@ -116,6 +117,26 @@ def test_both_stores_give_it_what_is_on_its_way(postgres: EmbeddedPostgres, pipe
         ]
         assert tables["timer"] == [("views", "a", "watermark", "e0", 9)]
         assert ("views.parts", 6) in tables["watermark"], "as far as the aggregation may have been told"
+        await stored.close()
+
+    asyncio.run(main())
+
+
+def test_who_asked_for_what_moves_has_to_ask_again(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    """A request stays with what stays in quarantine.  One for a key of which all has moved would wait for ever."""
+
+    async def main() -> None:
+        memory, stored = both(postgres, pipeline)
+        for store in (memory, stored):
+            story = Viewed(store, pipeline)
+            await story.tell()
+            for interval, sequencer in (await store.acquire([*map(IntervalId, (3, 4))])).items():
+                await store.recover(interval, sequencer)
+            for key in ("a", "é", "t"):
+                request(story, postgres.url, "views", key)
+            await store.open_pipeline(views(pipeline, Combiner(3)))
+            assert await store.redrive_requests(("", ""), 9) == [("views", "a"), ("views", "t")]
+        assert memory.tables() == postgres_tables(postgres.url, pipeline)
         await stored.close()
 
     asyncio.run(main())
