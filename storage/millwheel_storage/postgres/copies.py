@@ -205,7 +205,8 @@ class Savepoints:
     def _found(self, name: str) -> Savepoint:
         found = {savepoint.name: savepoint for savepoint in self.found()}
         if name not in found:
-            raise StoreError(f"there is no savepoint {name!r} of {self._pipeline!r}; there are {sorted(found)}")
+            others = f"there are {sorted(found)}" if found else "make one with millwheel savepoint create"
+            raise StoreError(f"there is no savepoint {name!r} of {self._pipeline!r}; {others}")
         return found[name]
 
     def _tables(self, connection: ReaderConnection) -> list[str]:

@@ -193,6 +193,10 @@ def test_wrong_names_are_refused_with_what_there_is(home: Home) -> None:
     with pytest.raises(StoreError, match=f"there is no pipeline '{home.name}' in this store; run it first"):
         home.savepoints.create("one")
     run_to_end(word_count(home.name, ROWS[:50]), home.store())
+    with pytest.raises(
+        StoreError, match=r"there is no savepoint 'two' of .*; make one with millwheel savepoint create"
+    ):
+        home.savepoints.restore("two")
     home.savepoints.create("one")
     with pytest.raises(StoreError, match=r"there is a savepoint 'one' .* already; drop it, or choose another"):
         home.savepoints.create("one")
