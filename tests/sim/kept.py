@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 
 from millwheel.testing.checks.either import EitherStore
+from millwheel.testing.checks.truth import Channel
+from millwheel.testing.kit.scripted import Script
 
 ROWS = (
     "shape", "intervals", "log", "folded", "suspicions", "watermark", "declared", "sources", "signs", "_signed", "sinks",
@@ -36,6 +38,8 @@ class Kept(msgspec.Struct):
     account: dict[str, Any]
     tables: dict[str, Any]
     lives: dict[str, Any]
+    scripts: dict[Channel, Script]
+    """Of the partitions that it has: another line, made since, knows them by other numbers."""
     declared: int
 
 
@@ -43,7 +47,7 @@ def keep(store: EitherStore) -> Kept:
     """Copy what is stored now."""
     return Kept(
         _copied(store.inner, ROWS), _copied(store.truth, ACCOUNT), _copied(store.tables, TABLES),
-        _copied(store.lifetimes, LIVES), store.newest_declared,
+        _copied(store.lifetimes, LIVES), dict(store.truth.scripts), store.newest_declared,
     )  # fmt: skip
 
 
@@ -62,7 +66,7 @@ def put_back(store: EitherStore, kept: Kept) -> None:
         del inner.ownership[interval]
         truth.owner.pop(interval, None)
     truth.owner.update(inner.ownership)
-    truth.scripts = {channel: script for channel, script in truth.scripts.items() if channel in truth.produced}
+    truth.scripts = dict(kept.scripts)
     truth.scripts_ended()
     truth.scripts_delayed()
 

@@ -10,7 +10,7 @@ from tests.effort import some
 from tests.sim.ledger_cuts import simulate_ledger_cuts
 from tests.sim.quick import quick
 
-OUTSIDE, EXPIRY, CHANGED, PUT_BACK = 36, 64, 13, 11
+OUTSIDE, EXPIRY, CHANGED, PUT_BACK, LEFT = 36, 64, 13, 11, 60_138
 SEEDS = some((8, 12, 60), (*range(8), 9, 10, *range(14, 60)))
 WANTED = (
     "cell renamed",
@@ -55,3 +55,9 @@ def test_a_savepoint_is_put_back_under_either_durability() -> None:
     assert probes["savepoint made while an epoch is written"]
     assert probes["savepoint put back"]
     assert probes["other durability"]
+
+
+def test_a_savepoint_of_a_line_that_was_left_is_put_back() -> None:
+    # First an older one was put back, and its partition got another number: the account did not know what the newer one's
+    # partition had to read, and took each of its records for one too many.
+    assert simulate_ledger_cuts(LEFT).probes["savepoint put back"] == 2
