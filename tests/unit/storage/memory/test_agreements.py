@@ -149,6 +149,15 @@ def test_a_decision_whose_reply_was_lost_is_applied_once(cluster: Cluster) -> No
     assert run(store.place(asked)) is None
 
 
+def test_whoever_has_left_joins_again_with_the_same_key_as_another_member(cluster: Cluster) -> None:
+    one = run(cluster.store.join("w", "worker", "w:1", LEASE_US, b"key"))
+    assert run(cluster.store.join("w", "worker", "w:1", LEASE_US, b"key")) == one
+    run(cluster.store.leave(one.incarnation))
+    again = run(cluster.store.join("w", "worker", "w:1", LEASE_US, b"key"))
+    assert again.incarnation > one.incarnation
+    assert run(cluster.store.cluster_map()).members == (again,)
+
+
 def test_what_a_member_that_leaves_owned_is_nobodys(cluster: Cluster) -> None:
     store, worker, other = cluster.store, cluster.join("w"), cluster.join("o")
     assert run(store.lead(worker, LEASE_US)) is not None

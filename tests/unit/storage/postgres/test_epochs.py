@@ -104,6 +104,21 @@ def test_what_comes_of_an_epoch_that_another_run_began_is_gone_when_its_number_c
     run(work())
 
 
+def test_who_goes_back_fences_no_partition_of_a_source(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    """A partition is taken by whoever reads it, and its positions are judged by its own owner."""
+
+    async def work() -> None:
+        store, owned = await opened(postgres, pipeline)
+        (position,) = await store.open_source("rows", {"p": b""})
+        taken = await store.acquire([position.interval])
+        assert await store.rewind(owned) == 0
+        move = PositionWrite(position.interval, taken[position.interval], 1, False, b"s")
+        assert await store.advance([move]) == {position.interval}
+        await store.close()
+
+    run(work())
+
+
 @pytest.mark.parametrize("sinks", [[(1, 1), (2, 1)], [(2, 1), (1, 1)]])
 def test_of_two_intervals_that_set_a_row_the_later_one_counts(
     postgres: EmbeddedPostgres, pipeline: str, sinks: list[tuple[int, int]]

@@ -231,6 +231,25 @@ def test_an_ordinary_role_ends_the_sessions_of_the_dead_and_of_nobody_else(
     run(ordinary, main())
 
 
+def test_whoever_expels_itself_goes_on_with_the_session_that_asks(cluster: Cluster) -> None:
+    """A leader whose own lease has run out expels all whose lease has; else its answer would be a lost connection."""
+
+    async def main() -> None:
+        store, own = await cluster.member("own")
+        session = "SELECT pid FROM pg_stat_activity WHERE application_name = %s ORDER BY backend_start"
+        assert await store.renew(own, LEASE_US)
+        await cluster.expire(own)
+        assert not await store.expel([]), "its session is there"
+        name = session_name(cluster.pipeline, own)
+        before = await cluster.execute(session, name)
+        await store.expel([own])
+        left = await cluster.execute(session, name)
+        assert left
+        assert {*left} <= {*before}
+
+    run(cluster, main())
+
+
 def test_sessions_of_another_database_are_left_alone(postgres: EmbeddedPostgres, cluster: Cluster) -> None:
     """Its pipeline may have the same name, and its members have the same numbers."""
     other = f"{cluster.pipeline}_other"
