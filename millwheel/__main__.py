@@ -6,8 +6,10 @@ SIGTERM and SIGHUP in that time end the command in order, too.
 
 from __future__ import annotations
 
+import os
 import sys
 from types import FrameType
+from typing import Any
 
 
 def main() -> int:
@@ -28,13 +30,39 @@ def _interrupt_on_signals() -> None:
 
     from millwheel.terminal import let_go_of_closed_terminal
 
-    def hang_up(number: int, frame: FrameType | None) -> None:
-        let_go_of_closed_terminal()
-        raise KeyboardInterrupt
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            let_go_of_closed_terminal()
+        raise KeyboardInterrupt(number)
 
-    for number, handler in ((signal.SIGTERM, signal.default_int_handler), (signal.SIGHUP, hang_up)):
+    for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, handler)
+            signal.signal(number, interrupt)
+    _lose_no_interrupt(signal.SIGINT)
+
+
+def _lose_no_interrupt(ordinary: int) -> None:
+    """Send a signal again when the exception that it raised was lost.
+
+    Python ignores what is raised in the callback of a weak reference and in `__del__`.  Each import calls some, so a command
+    that was told to stop while it started went on.
+    """
+    import threading  # not when it is needed: an import may be what runs then
+
+    from millwheel.limits import SIGNAL_AGAIN_S
+
+    before = sys.unraisablehook
+
+    def heed(lost: Any) -> None:
+        if not isinstance(lost.exc_value, KeyboardInterrupt):
+            before(lost)
+            return
+        (number,) = lost.exc_value.args or (ordinary,)
+        later = threading.Timer(SIGNAL_AGAIN_S, os.kill, (os.getpid(), number))
+        later.daemon = True
+        later.start()
+
+    sys.unraisablehook = heed
 
 
 if __name__ == "__main__":

@@ -184,6 +184,9 @@ STOP_GRACE_S: Final = 1.0
 """How long a hook may go on after the run was stopped, before it is interrupted.  Also how long the commit of what was
 done may take.  Together they keep Ctrl-C under two seconds."""
 
+SIGNAL_AGAIN_S: Final = 0.01
+"""How much later a signal comes again whose exception Python has ignored.  What has ignored it returns in microseconds."""
+
 STOP_PRESSES: Final = 3
 """Ctrl-C ends a run, and ends what keeps it from that.  Whoever presses a third time does not want to wait any more."""
 

@@ -218,12 +218,25 @@ def test_the_third_ctrl_c_ends_a_run_that_does_not_listen_and_the_next_one_resum
 
 
 STRUCK = """
-import os, signal, sys
+import os, signal, sys, weakref
+
+class Thing:
+    pass
+
+def strike(gone=None):
+    os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+    "its handler runs before the next line"
 
 class Striker:
     def find_spec(self, name, path=None, target=None):
-        if name == os.environ["STRUCK_AT"]:
-            os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+        if name != os.environ["STRUCK_AT"]:
+            return
+        if "LOST" not in os.environ:
+            strike()
+        else:  # Python ignores what a callback raises, and imports have such callbacks
+            thing = Thing()
+            watched = weakref.ref(thing, strike)
+            del thing
 
 sys.meta_path.insert(0, Striker())
 """
@@ -253,6 +266,23 @@ def test_a_signal_while_it_starts_ends_it_in_order(
     ended = subprocess.run(asked, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=WAIT_S)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "millwheel: stopped\n")
     assert not (tmp_path / ".millwheel" / "postgres" / "postgres" / "postmaster.pid").exists()
+
+
+@pytest.mark.parametrize("place", ["millwheel.cli.main", "slow", "uvloop"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_whose_exception_is_lost_while_it_starts_ends_it_in_order(
+    tmp_path: Path, place: str, number: signal.Signals
+) -> None:
+    """What is imported last may leave the run its own handler when the signal comes again: then that one stops it."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "sitecustomize.py").write_text(STRUCK)
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "STRUCK_AT": place, "SIGNAL": str(int(number)), "LOST": "1"}
+    asked = [str(Path(sys.executable).with_name("millwheel")), "run", "slow:pipeline", "--quiet"]
+    ended = subprocess.run(
+        asked, cwd=tmp_path, env=environ | {"SLEEP_S": "0.1"}, capture_output=True, text=True, timeout=WAIT_S
+    )
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert ended.stderr in ("millwheel: stopped\n", "millwheel: stopped; run it again to resume\n")
 
 
 @pytest.mark.parametrize("command", ["run", pytest.param("up", marks=pytest.mark.long)])
