@@ -232,10 +232,12 @@ class Catalog:
 
     def _seen_again(self, files: Sequence[FoundFile]) -> Iterator[FoundFile]:
         """Look again at files of which more was read, since somebody has looked at them, than was there then."""
-        by_inode = {identity.inode: identity.head for identity in self._known.values()}
-        by_path = {identity.path: identity.head for identity in self._known.values()}
+        longest: dict[int | str, int] = {}  # several may have had one inode, or one path, one after the other
+        for identity in self._known.values():
+            for place in (identity.inode, identity.path):
+                longest[place] = max(identity.head, longest.get(place, 0))
         for file in files:
-            if len(file.head) >= max(by_inode.get(file.inode, 0), by_path.get(file.path, 0)):
+            if len(file.head) >= max(longest.get(file.inode, 0), longest.get(file.path, 0)):
                 yield file
                 continue
             with suppress(FileNotFoundError):  # else it was renamed or removed since, which the next search sees

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 
 from millwheel.errors import SourceError
 from millwheel_injectors import FileCreation, FileSource, files, partition
-from millwheel_injectors.identity import Listed, inspect_file, is_twin
+from millwheel_injectors.identity import Catalog, Identity, Listed, inspect_file, is_twin
 from millwheel_injectors.listing import list_files
 from millwheel_injectors.streams import ByteStream, open_stream
 from tests.unit.injectors.drain import Clock, only, read_all, rows_of, values_of
@@ -165,3 +166,26 @@ def test_a_directory_is_nobodys_twin(tmp_path: Path) -> None:
     (tmp_path / "a.log").mkdir()
     (tmp_path / "a.log.gz").write_bytes(gzip.compress(b"one\n"))
     assert not is_twin(inspect_file(tmp_path / "a.log.gz", "a.log.gz"))
+
+
+@pytest.mark.parametrize("names", [("grown", "earlier"), ("earlier", "grown")])
+def test_a_file_of_which_more_was_read_since_it_was_listed_is_looked_at_again(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    """Also where its inode was another file's before, which is remembered with a shorter beginning."""
+    place, renamed = tmp_path / "a.log", tmp_path / "a.log.1"
+    place.write_text("one\n")
+    place.rename(renamed)
+    listed = inspect_file(renamed, "a.log.1")
+    with renamed.open("a") as file:
+        file.write("two\n")  # by a writer that has it open
+    now = inspect_file(renamed, "a.log.1")
+    known = {
+        "grown": msgspec.structs.replace(now.identity(), path="a.log"),
+        "earlier": Identity("b.log", now.inode, 2, "of what is gone"),
+    }
+    catalog = Catalog(1, False)
+    for name in names:
+        catalog.remember(name, known[name])
+    found, new = catalog.match([listed], {}, lambda name: False, lambda inode: True)
+    assert ({*found}, found["grown"].head, new) == ({"grown"}, b"one\ntwo\n", [])
