@@ -28,9 +28,11 @@ def _interrupt_on_signals() -> None:
     """SIGTERM and a closed terminal are Ctrl-C to the command, unless whoever started it has them ignored."""
     import signal
 
+    from millwheel import interrupts
     from millwheel.terminal import let_go_of_closed_terminal
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupts.note(number)
         if number == signal.SIGHUP:
             let_go_of_closed_terminal()
         raise KeyboardInterrupt(number)

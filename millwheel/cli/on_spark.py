@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from millwheel import interrupts
 from millwheel.cli.options import Place
 from millwheel.cli.status import Status
 from millwheel.errors import MillwheelError
@@ -118,6 +119,7 @@ class Wishes:
         """From now on signals are wishes."""
         for number in heeded_signals():
             signal.signal(number, self._handle)
+        self.stop = self.stop or interrupts.told()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGTTIN:

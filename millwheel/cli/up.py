@@ -179,6 +179,7 @@ async def _run(
 ) -> int | None:
     import asyncio
 
+    from millwheel import interrupts
     from millwheel.runtime.signals import heeded
     from millwheel.runtime.supervisor import ENDS, Supervisor
 
@@ -194,6 +195,8 @@ async def _run(
 
     for number in heeded():
         loop.add_signal_handler(number, stop)
+    if interrupts.told():
+        stop()
     loss.ends(lambda error: loop.call_soon_threadsafe(supervisor.give_up, str(error)))
     return await supervisor.run()
 

@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Final, Protocol
 
-from millwheel import limits
+from millwheel import interrupts, limits
 from millwheel.errors import HookInterrupted
 from millwheel.terminal import let_go_of_closed_terminal
 
@@ -132,6 +132,8 @@ def signals_stop(run: Stoppable) -> Iterator[None]:
     try:
         for number in before:
             signal.signal(number, signals.handle)
+        if interrupts.told():
+            signals.handle(signal.SIGTERM, None)
         yield
     finally:
         signals.over()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from millwheel import Computation, Context, Pipeline, Record, limits
+from millwheel import Computation, Context, Pipeline, Record, interrupts, limits
 from millwheel.errors import HookInterrupted
 from millwheel.ids import IntervalId
 from millwheel.ports import MarkWrite, SourcePartition
@@ -188,6 +188,17 @@ def test_what_interrupts_a_hook_that_hangs_is_no_press_and_later_ones_count(monk
         for _ in range(limits.STOP_PRESSES):
             signal.raise_signal(signal.SIGINT)
     assert ended == [130]
+
+
+def test_a_run_whose_process_was_told_before_it_began_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "_came", [])
+    early = Told()
+    with signals_stop(early):
+        assert not early.stops
+    interrupts.note(signal.SIGTERM)
+    late = Told()
+    with signals_stop(late):
+        assert late.stops == 1
 
 
 def test_nothing_is_interrupted_while_no_user_code_runs_and_handlers_are_restored(
