@@ -56,7 +56,7 @@ def _lose_no_interrupt(ordinary: int) -> None:
     before = sys.unraisablehook
 
     def heed(lost: Any) -> None:
-        if not isinstance(lost.exc_value, KeyboardInterrupt):
+        if type(lost.exc_value) is not KeyboardInterrupt:  # a hook is interrupted by a class of its own, and again
             before(lost)
             return
         (number,) = lost.exc_value.args or (ordinary,)
