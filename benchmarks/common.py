@@ -178,17 +178,22 @@ def server_cpu_s(connection: psycopg.Connection[Any]) -> float:
     """Processor time of Postgres with all its processes, those that have ended included; 0 where /proc is not."""
     row = connection.execute("SELECT pg_read_file('postmaster.pid')").fetchone()
     assert row is not None
-    server, ticks = int(row[0].split()[0]), 0
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended
-        if int(path.parent.name) == server:
-            ticks += sum(map(int, fields[11:15]))  # its own, and of its children that have ended
-        elif int(fields[1]) == server:
-            ticks += sum(map(int, fields[11:13]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+    server, table = int(row[0].split()[0]), Path("/proc")
+    while True:  # a process that ends meanwhile would be counted twice, or not at all
+        ended = _ticks(table / str(server) / "stat", 13, 15)
+        ticks = _ticks(table / str(server) / "stat", 11, 13) + ended
+        ticks += sum(_ticks(path, 11, 13, parent=server) for path in table.glob("[0-9]*/stat"))
+        if _ticks(table / str(server) / "stat", 13, 15) == ended:
+            return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(path: Path, begin: int, end: int, parent: int | None = None) -> int:
+    """The sum of some fields of a `stat`; 0 when the process is gone or another one's child."""
+    try:
+        fields = path.read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return sum(map(int, fields[begin:end])) if parent in (None, int(fields[1])) else 0
 
 
 def call(module: str, **arguments: Any) -> dict[str, Any]:
