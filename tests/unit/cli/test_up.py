@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import click
 import pytest
 
+from millwheel import interrupts
 from millwheel.cli.options import Size
 from millwheel.cli.root import root
-from millwheel.cli.up import cache_of_each, check_ports
+from millwheel.cli.up import _run, cache_of_each, check_ports
+from millwheel.launch import StoreLoss
 from millwheel.runtime import memory
+from millwheel.runtime.supervisor import ChildPlan
 
 
 @pytest.mark.parametrize(
@@ -77,3 +83,12 @@ def test_a_size_has_a_unit(said: str | int, size: int) -> None:
 def test_what_is_no_size_is_refused(said: str) -> None:
     with pytest.raises(click.BadParameter, match="is no size: write 512MiB or 2GiB, for example"):
         Size().convert(said, None, None)
+
+
+@pytest.mark.parametrize(("came", "status"), [([], 0), ([signal.SIGTERM], None)])
+def test_a_signal_that_came_before_the_cluster_began_stops_it(
+    monkeypatch: pytest.MonkeyPatch, came: list[int], status: int | None
+) -> None:
+    monkeypatch.setattr(interrupts, "_came", came)
+    done = ChildPlan("worker-1", True, [sys.executable, "-c", ""])
+    assert asyncio.run(_run([done], lambda *line: None, {}, StoreLoss())) == status

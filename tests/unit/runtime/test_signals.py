@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, interrupts, limits
+from millwheel.__main__ import _lose_no_interrupt
 from millwheel.errors import HookInterrupted
 from millwheel.ids import IntervalId
 from millwheel.ports import MarkWrite, SourcePartition
@@ -188,6 +193,29 @@ def test_what_interrupts_a_hook_that_hangs_is_no_press_and_later_ones_count(monk
         for _ in range(limits.STOP_PRESSES):
             signal.raise_signal(signal.SIGINT)
     assert ended == [130]
+
+
+@pytest.mark.parametrize(
+    ("lost", "sent"),
+    [
+        (KeyboardInterrupt(), [signal.SIGINT]),
+        (KeyboardInterrupt(15), [signal.SIGTERM]),
+        (HookInterrupted(), []),  # it is raised again, and as Ctrl-C it would count
+        (ValueError(), []),
+    ],
+)
+def test_a_signal_whose_exception_python_ignores_is_sent_again(
+    monkeypatch: pytest.MonkeyPatch, lost: BaseException, sent: list[signal.Signals]
+) -> None:
+    others: list[object] = []
+    came = SimpleQueue[int]()
+    monkeypatch.setattr(sys, "unraisablehook", others.append)
+    monkeypatch.setattr(os, "kill", lambda process, number: came.put(number))
+    _lose_no_interrupt(signal.SIGINT)
+    ignored: Any = SimpleNamespace(exc_value=lost)
+    sys.unraisablehook(ignored)
+    assert [came.get(timeout=60) for _ in sent] == sent
+    assert others == ([] if sent else [ignored])
 
 
 def test_a_run_whose_process_was_told_before_it_began_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ import click
 import pytest
 from msgspec.structs import replace
 
-from millwheel import limits
+from millwheel import interrupts, limits
 from millwheel.cli.on_spark import Wishes, heeded_signals, settings_of
 from millwheel.cli.status import Status
 from millwheel.errors import ChannelError, WiringError
@@ -157,6 +157,18 @@ def test_signals_add_and_take_away_workers_and_end_the_cluster() -> None:
             signal.raise_signal(number)
             assert (wishes.workers, wishes.stop) == (wanted, False)
         signal.raise_signal(signal.SIGTERM)
+        assert wishes.stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_a_signal_that_came_before_they_were_heeded_ends_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "_came", [signal.SIGTERM])
+    before = {number: signal.getsignal(number) for number in heeded_signals()}
+    wishes = Wishes(1)
+    try:
+        wishes.heed()
         assert wishes.stop
     finally:
         for number, handler in before.items():
