@@ -918,8 +918,9 @@ UP_LINE_LIMIT_BYTES: Final = 1024 * 1024
 HOSTED_TAIL_LINES: Final = 20
 """Lines of a worker on an executor that the driver is told when it has ended; Spark keeps all of them."""
 
-HOSTED_JOIN_S: Final = 1.0
-"""How long a task waits for the last lines of a worker that has ended."""
+LAST_LINES_S: Final = 1.0
+"""How long the last lines of a process that has ended are waited for.  They are there mostly; but a process that a hook has
+started may keep the pipe open for ever."""
 
 HOSTED_LOOK_S: Final = 0.5
 """How often a task looks whether Spark's daemon above it still lives; it costs a system call."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE, SubprocessStreamProtocol
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
@@ -50,7 +50,7 @@ class Child(msgspec.Struct):
     """A plan and its process."""
 
     plan: ChildPlan
-    process: Process | None = None
+    process: asyncio.SubprocessTransport | None = None
     deaths: int = 0
     """In a row, each soon after the start."""
     failures: int = 0
@@ -59,8 +59,22 @@ class Child(msgspec.Struct):
     """It has seen the end of the run."""
 
 
+class _Pipes(SubprocessStreamProtocol):
+    """Also tells when its process has ended.  What asyncio waits for is the end of the pipes.  They may stay open for ever,
+    because a process that a hook has started has them, too."""
+
+    def __init__(self) -> None:
+        super().__init__(limits.UP_LINE_LIMIT_BYTES, asyncio.get_running_loop())
+        self.ended = asyncio.Event()
+
+    def process_exited(self) -> None:
+        """See `asyncio.SubprocessProtocol`."""
+        self.ended.set()
+        super().process_exited()
+
+
 class Supervisor:
-    """A family of processes; `say` takes each line that they print: whose it is, whether it is an error, and the line."""
+    """ ""A family of processes; `say` takes each line that they print: whose it is, whether it is an error, and the line."""
 
     def __init__(
         self,
@@ -80,10 +94,14 @@ class Supervisor:
         self._status: int | None = None
         """What ended the family before its time."""
         self._worst = 0
+        self._readers: asyncio.TaskGroup | None = None
+        self._left: list[asyncio.SubprocessTransport] = []
+        """Processes that have ended, and whose pipes others keep open."""
 
     async def run(self) -> int | None:
         """Run all until the run is over.  Returns the largest status of those that saw it, or None after `stop`."""
         async with asyncio.TaskGroup() as group:
+            self._readers = group
             workers = [group.create_task(self._keep(child)) for child in self._children if child.plan.is_worker]
             others = [group.create_task(self._keep(child)) for child in self._children if not child.plan.is_worker]
             await asyncio.gather(*workers)
@@ -91,6 +109,8 @@ class Supervisor:
                 await asyncio.wait(others, timeout=limits.UP_CONTROLLER_LIMIT_S)
             self._end_all(workers=False)
             await asyncio.gather(*others)
+            for process in self._left:
+                process.close()
         if self._status is not None:
             return self._status
         return None if self._stopping.is_set() else self._worst
@@ -116,9 +136,9 @@ class Supervisor:
     def processes(self) -> dict[str, int]:
         """The process ids of those that run, by name."""
         return {
-            child.plan.name: child.process.pid
+            child.plan.name: child.process.get_pid()
             for child in self._children
-            if child.process is not None and child.process.returncode is None
+            if child.process is not None and child.process.get_returncode() is None
         }
 
     # --- one process ------------------------------------------------------------------------------------------
@@ -167,18 +187,26 @@ class Supervisor:
 
     async def _run_once(self, child: Child) -> int:
         """From its start to its end; returns the exit status, or minus the signal."""
-        process = child.process = await asyncio.create_subprocess_exec(
-            *child.plan.command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=self._environment, start_new_session=True,
-            limit=limits.UP_LINE_LIMIT_BYTES,
+        process, pipes = await asyncio.get_running_loop().subprocess_exec(
+            _Pipes, *child.plan.command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=self._environment,
+            start_new_session=True,
         )  # fmt: skip
-        if process.stdout is None or process.stderr is None:
+        child.process = process
+        if self._readers is None or pipes.stdout is None or pipes.stderr is None:
             raise InvariantError("a process has no pipes")
         if self._stopping.is_set():
             self._end(child)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._pass_on(child.plan.name, process.stdout, False))
-            group.create_task(self._pass_on(child.plan.name, process.stderr, True))
-            return await process.wait()
+        lines = [
+            self._readers.create_task(self._pass_on(child.plan.name, stream, is_error))
+            for stream, is_error in ((pipes.stdout, False), (pipes.stderr, True))
+        ]
+        await pipes.ended.wait()
+        if (await asyncio.wait(lines, timeout=limits.LAST_LINES_S))[1]:
+            self._left.append(process)
+        status = process.get_returncode()
+        if status is None:
+            raise InvariantError("a process that has ended has no status")
+        return status
 
     async def _pass_on(self, name: str, stream: asyncio.StreamReader, is_error: bool) -> None:
         while True:
@@ -208,10 +236,10 @@ class Supervisor:
 
 
 def _runs(child: Child) -> bool:
-    return child.process is not None and child.process.returncode is None
+    return child.process is not None and child.process.get_returncode() is None
 
 
-def _kill(process: Process) -> None:
-    if process.returncode is None:
+def _kill(process: asyncio.SubprocessTransport) -> None:
+    if process.get_returncode() is None:
         with suppress(ProcessLookupError):
             process.kill()

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 import msgspec
 
-from millwheel.limits import HOSTED_JOIN_S, HOSTED_LOOK_S, HOSTED_TAIL_LINES
+from millwheel.limits import HOSTED_LOOK_S, HOSTED_TAIL_LINES, LAST_LINES_S
 from millwheel.runtime.supervisor import ENDS
 
 
@@ -74,16 +74,22 @@ def serve(fields: dict[str, Any]) -> tuple[int, float, tuple[str, ...]]:
     worker = HostedWorker(**fields)
     began = time.monotonic()
     tail: deque[str] = deque(maxlen=HOSTED_TAIL_LINES)
-    with subprocess.Popen(
+    child = subprocess.Popen(
         command_of(worker, os.environ, socket.gethostname()), cwd=worker.directory, env=_environment(worker),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         start_new_session=True,
-    ) as child:  # fmt: skip
-        reader = threading.Thread(target=_pass_on, args=(worker.name, child.stdout, tail), daemon=True)
-        reader.start()
+    )  # fmt: skip
+    reader = threading.Thread(target=_pass_on, args=(worker.name, child.stdout, tail), daemon=True)
+    reader.start()
+    try:
         status = _ended(child)
-        reader.join(HOSTED_JOIN_S)  # a process that a hook has left may keep the pipe open
-        return status, time.monotonic() - began, tuple(tail)
+    finally:
+        if child.stdin is not None:
+            child.stdin.close()
+        child.wait()
+    # A process that a hook has left may keep the pipe open for ever.  To close it here would mean to wait for that process.
+    reader.join(LAST_LINES_S)
+    return status, time.monotonic() - began, tuple(tail)
 
 
 def _ended(child: subprocess.Popen[str]) -> int:
@@ -119,8 +125,9 @@ def _environment(worker: HostedWorker) -> dict[str, str]:
 
 def _pass_on(name: str, stream: IO[str], tail: deque[str]) -> None:
     """To the executor's log, which Spark keeps and shows."""
-    for line in stream:
-        tail.append(line.rstrip("\n"))
-        with suppress(OSError):  # the executor is dead; the worker has something to say until it has left
-            # An object of --log-format json names the worker itself.
-            print(tail[-1] if line.startswith("{") else f"{name} | {tail[-1]}", file=sys.stderr, flush=True)
+    with stream:
+        for line in stream:
+            tail.append(line.rstrip("\n"))
+            with suppress(OSError):  # the executor is dead; the worker has something to say until it has left
+                # An object of --log-format json names the worker itself.
+                print(tail[-1] if line.startswith("{") else f"{name} | {tail[-1]}", file=sys.stderr, flush=True)

@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -219,3 +220,58 @@ def test_processes_that_do_not_listen_are_killed_when_it_is_told_for_the_third_t
     began = time.monotonic()
     assert run(supervisor, supervisor.stop, supervisor.stop, supervisor.stop) is None
     assert time.monotonic() - began < limits.UP_STOP_LIMIT_S
+
+
+LEAVES = "import subprocess\nsubprocess.Popen(['sleep', '3600'], start_new_session=True)\n"
+"""A hook may start a process that outlives its worker, and keeps the pipes of the worker open."""
+
+
+@pytest.fixture
+def left_behind() -> Iterator[None]:
+    """What is left behind ends after the test."""
+    before = sleepers()
+    yield
+    for process in sleepers() - before:
+        os.kill(process, signal.SIGKILL)
+
+
+def sleepers() -> set[int]:
+    commands = {int(path.parent.name): path for path in Path("/proc").glob("[0-9]*/cmdline")}
+    found = set()
+    for process, path in commands.items():
+        with suppress(OSError):
+            if path.read_bytes() == b"sleep\x003600\x00":
+                found.add(process)
+    return found
+
+
+@pytest.mark.usefixtures("left_behind")
+def test_a_process_is_started_again_though_one_that_it_left_keeps_its_pipes(tmp_path: Path) -> None:
+    twice = f"import os\nfrom pathlib import Path\np = Path({str(tmp_path / 'been')!r})\n"
+    twice += (
+        "if not p.exists():\n    p.touch()\n    print('first', flush=True)\n    os.kill(os.getpid(), 9)\nprint('again')"
+    )
+    supervisor, said = family(child("a", LEAVES + twice))
+    assert run(supervisor, limit_s=30) == 0
+    assert said == [
+        ("a", False, "first"), ("up", True, "a was killed by SIGKILL; it is started again"), ("a", False, "again"),
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("left_behind")
+def test_a_process_that_was_left_behind_does_not_keep_the_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UP_STOP_LIMIT_S", 0.3)
+    deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('here')\nwhile True: signal.pause()"
+    supervisor, said = family(child("a", LEAVES + deaf))
+    assert run(supervisor, lambda: None, lambda: None, supervisor.stop, limit_s=30) is None
+    assert said == [("a", False, "here")]
+
+
+def test_what_a_left_process_prints_is_passed_on_as_long_as_there_is_somebody_who_hears_it(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    later = f"import pathlib, time\ntime.sleep(2)\nprint('late', flush=True)\npathlib.Path({str(done)!r}).touch()"
+    leaves = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {later!r}])"
+    stays = f"import pathlib, time\nwhile not pathlib.Path({str(done)!r}).exists(): time.sleep(0.02)"
+    supervisor, said = family(child("a", leaves), child("b", stays))
+    assert run(supervisor, limit_s=30) == 0
+    assert said == [("a", False, "late")]

@@ -109,6 +109,78 @@ def test_lines_are_passed_on_with_the_name_of_their_worker(capsys: pytest.Captur
     assert [*tail] == ["two", '{"message": "three"}']
 
 
+def run_as_worker(monkeypatch: pytest.MonkeyPatch, code: str) -> tuple[int, float, tuple[str, ...]]:
+    """What a task returns whose worker is this program."""
+    monkeypatch.setattr(hosted, "command_of", lambda *given: [sys.executable, "-c", code])
+    return hosted.serve({name: getattr(worker(), name) for name in HostedWorker.__struct_fields__})
+
+
+def test_a_task_ends_with_its_worker_though_a_process_that_it_left_keeps_its_pipe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hook may start a process that outlives its worker."""
+    leaves = "import subprocess\nleft = subprocess.Popen(['sleep', '60'])\nprint(left.pid)\nraise SystemExit(3)"
+    began = time.monotonic()
+    status, _, lines = run_as_worker(monkeypatch, leaves)
+    took_s = time.monotonic() - began
+    os.kill(int(lines[0]), signal.SIGKILL)
+    assert status == 3
+    assert took_s < 30
+
+
+def test_a_worker_may_print_bytes_that_are_no_text_and_all_its_last_lines_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "import os\nfor n in range(50): os.write(1 + n % 2, b'%d \\xff\\xfe\\n' % n)\nos.write(1, b'end')\n"
+    code += "os.kill(os.getpid(), 9)"
+    status, _, lines = run_as_worker(monkeypatch, code)
+    assert status == -signal.SIGKILL
+    assert lines == (*(f"{n} \N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}" for n in range(31, 50)), "end")
+    assert len(capsys.readouterr().err.splitlines()) == 51
+
+
+def test_a_worker_whose_log_is_gone_is_still_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would wait for ever to print, and never leave."""
+
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError("the executor is dead")
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    status, _, lines = run_as_worker(monkeypatch, "for n in range(100_000): print(n)\nraise SystemExit(5)")
+    assert (status, lines[-1]) == (5, "99999")
+
+
+DAEMON = """
+import os, pathlib, sys
+from millwheel.spark import hosted
+from tests.unit.spark.test_hosting import worker
+waits = "import os, pathlib, sys; sys.stdin.read(); pathlib.Path(sys.argv[1], 'left').touch()"
+hosted.command_of = lambda *given: [sys.executable, "-c", waits, sys.argv[1]]
+if os.fork():
+    sys.stdin.read()
+    os._exit(0)  # Spark's daemon ends, and this test's end of its pipe stays open
+pathlib.Path(sys.argv[1], "task").write_text(str(os.getpid()))
+hosted.serve({name: getattr(worker(), name) for name in hosted.HostedWorker.__struct_fields__})
+"""
+
+
+def test_a_task_whose_daemon_has_ended_has_its_worker_leave_and_ends(tmp_path: Path) -> None:
+    daemon = subprocess.Popen([sys.executable, "-c", DAEMON, str(tmp_path)], stdin=subprocess.PIPE)
+    task = tmp_path / "task"
+    deadline = time.monotonic() + SOON_S
+    while not task.exists() or not task.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(1.0)
+    assert not (tmp_path / "left").exists()
+    daemon.communicate()
+    stat = Path(f"/proc/{task.read_text()}/stat")
+    while not (tmp_path / "left").exists() or (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_statuses_mean_to_a_driver_what_they_say() -> None:
     assert ENDS.finished == {Status.DONE, Status.LEFT_OVER}
     assert ENDS.hopeless == {Status.USAGE, Status.BROKEN_HOOKS}
