@@ -25,10 +25,12 @@ def check(place: Place) -> int:
         click.echo(f"new\tthe store holds nothing of {pipeline.name!r}")
     for change in found.changes:
         click.echo(f"change\t{harmless(change)}")
+    for warning in found.warnings:
+        click.echo(f"warning\t{harmless(warning)}")
     for refusal in found.refusals:
         click.echo(f"refused\t{harmless(refusal)}")
     for cell in found.unreadable:
         click.echo(f"unreadable\t{cell}")
-    if not (found.changes or found.refusals or found.unreadable) and found.exists:
+    if not (found.changes or found.warnings or found.refusals or found.unreadable) and found.exists:
         click.echo("same\tnothing changes in the store")
     return Status.FAILED if found.refusals or found.unreadable else Status.DONE

@@ -37,6 +37,8 @@ class Report(msgspec.Struct, frozen=True):
     refusals: list[str] = []
     unreadable: list[str] = []
     """Cells with stored values that the code cannot read, which only trying tells."""
+    warnings: list[str] = []
+    """What a start would do, and warn of: it is a mistake as often."""
 
 
 def check(url: str, shape: PipelineShape) -> Report:
@@ -62,7 +64,7 @@ def check(url: str, shape: PipelineShape) -> Report:
     changes = found.plan.changes
     if applied[0] < STORE_FORMAT:
         changes = [f"the store's tables go from format {applied[0]} to {STORE_FORMAT}", *changes]
-    return Report(True, changes, found.plan.refusals)
+    return Report(True, changes, found.plan.refusals, warnings=found.plan.doubts)
 
 
 def _rights(connection: psycopg.Connection[Any], schema: str) -> list[str]:

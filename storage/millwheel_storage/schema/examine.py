@@ -45,6 +45,7 @@ def examine(shape: PipelineShape) -> Generator[Question, list[Any], Examined]:
     """Ask a store, whose tables are there, what `shape` would change."""
     rows = yield opening.READ_META, ()
     numbers = {(kind, name): number for kind, name, number in (yield opening.READ_NAMES, ())}
+    had: set[str] = set()
     if not rows:
         found = Examined(first(shape), numbers)
     else:
@@ -52,8 +53,14 @@ def examine(shape: PipelineShape) -> Generator[Question, list[Any], Examined]:
         stored = msgspec.json.decode(rows[0][1], type=PipelineShape)
         found = Examined(plan(stored, shape), numbers, beside=differences(stored, shape))
         yield from _count(stored, found)
+        had = {table.name for table in stored.sinks}
     for table in shape.sinks:
         yield from _table(table, found)
+    found.plan.doubts += [
+        f"sink table {table.name!r} is gone, and is made again; the rows that it had do not come back, except where hooks "
+        "write them again"
+        for table in found.new_tables if table.name in had
+    ]  # fmt: skip
     return found
 
 
