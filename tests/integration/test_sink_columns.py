@@ -62,7 +62,7 @@ def test_a_table_that_is_gone_is_made_again_and_whoever_starts_the_run_is_told_t
     with psycopg.connect(postgres.url, autocommit=True) as connection:
         connection.execute(f'DROP TABLE "{pipeline}".seen')
         found = committed.check(again, postgres.url)
-        assert (found.changes, len(found.warnings)) == (["sink table 'seen' is created"], 1)
+        assert "sink table 'seen' is created" in found.changes
         run(again, postgres.url)
         (warning,) = told()
         assert [warning] == found.warnings
