@@ -16,6 +16,7 @@ from millwheel_storage.fold import fold
 from millwheel_storage.memory import handed_over
 from millwheel_storage.memory.contents import MemoryContents
 from millwheel_storage.schema.evolution import Plan, StoredCell, first, holders, places_of, plan
+from millwheel_storage.schema.handovers import watermarks
 from millwheel_storage.schema.reserved import RESERVED_NAMES
 from millwheel_storage.schema.shape_checks import check_shape, ranges
 from millwheel_storage.schema.side_by_side import differences
@@ -91,8 +92,10 @@ def _carry_out(contents: MemoryContents, planned: Plan) -> None:
 def _rename(contents: MemoryContents, name: str, new: str) -> None:
     for row in [row for row in contents.intervals.values() if row.computation == name]:
         contents.intervals[row.id] = msgspec.structs.replace(row, computation=new)
-    if name in contents.watermark:
-        contents.watermark[new] = contents.watermark.pop(name)
+    for stored, now in zip(watermarks(name), watermarks(new), strict=True):
+        contents.watermark.pop(now, None)
+        if stored in contents.watermark:
+            contents.watermark[now] = contents.watermark.pop(stored)
     contents.folded.rename(name, new)
 
 

@@ -22,6 +22,7 @@ from millwheel.ports import IntervalRow, Opened, PipelineShape
 from millwheel_storage.decisions import Alive, check_same, shape_digest
 from millwheel_storage.schema.evolution import Plan, places_of
 from millwheel_storage.schema.examine import Examined, Question, examine, foreign
+from millwheel_storage.schema.handovers import watermarks
 from millwheel_storage.schema.migrations import MIGRATIONS
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, no_schema, no_tables, ranges
 from millwheel_storage.statements import advancing, opening, placing
@@ -149,7 +150,9 @@ async def _carry_out(connection: Connection, found: Examined) -> None:
         for name, new in names.items():
             await connection.execute(opening.RENAME, (new, kind, name))
     for name, new in found.plan.renamed.items():
-        await connection.execute(opening.RENAME_WATERMARK, (new, name))
+        for stored, now in zip(watermarks(name), watermarks(new), strict=True):
+            await connection.execute(opening.FORGET_WATERMARK, (now,))
+            await connection.execute(opening.RENAME_WATERMARK, (now, stored))
     for alteration in found.alterations:
         await connection.execute(alteration)
     if found.new_tables:

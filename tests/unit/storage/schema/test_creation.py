@@ -88,10 +88,11 @@ def test_a_computation_keeps_its_watermark_under_another_name(
 
     async def main() -> None:
         first = await store.open_pipeline(shape(pipeline))
-        assert await store.persist_watermarks([WatermarkWrite("a", 7, {})]) == {"a"}
+        promised = {"a": 7, "loop:a": 5, "loop:b": 9, "aa": 3}
+        assert await store.persist_watermarks([WatermarkWrite(name, at, {}) for name, at in promised.items()])
         named = {"computations": {"b": ("m",)}, "subscriptions": {"b<s": "s"}, "formerly": {"computation:b": "a"}}
         found = await store.open_pipeline(shape(pipeline, **named))
-        assert await store.watermarks() == {"b": 7}
+        assert await store.watermarks() == {"b": 7, "loop:b": 5, "aa": 3}, "and the floor of a loop that begins at it"
         assert found.subscriptions == {"b<s": first.subscriptions["a<s"]}, "what is on its way has this number"
         assert [row.id for row in found.intervals] == [row.id for row in first.intervals]
         await store.close()
