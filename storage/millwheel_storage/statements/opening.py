@@ -81,7 +81,7 @@ HELD_ENTRIES: Final = "SELECT key, entry FROM key_state WHERE computation = %s A
 DROP_CELL: Final = "DELETE FROM key_state WHERE computation = %s AND cell = %s"
 RENAME: Final = "UPDATE name SET name = %s WHERE kind = %s AND name = %s"
 FORGET_WATERMARK: Final = "DELETE FROM watermark WHERE name = %s"
-"""What an earlier computation of a name has left there is nobody's: millwheel did not always take the floor of a loop along."""
+"""What an earlier computation of a name has left there is nobody's: the floor of a loop was not always taken along."""
 RENAME_WATERMARK: Final = "UPDATE watermark SET name = %s WHERE name = %s"
 TABLE_COLUMNS: Final = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod)

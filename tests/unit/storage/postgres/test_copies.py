@@ -161,12 +161,13 @@ def test_rows_of_another_table_that_has_come_since_are_gone(home: Home) -> None:
 
 
 def test_columns_that_postgres_fills_are_filled_again(home: Home) -> None:
-    """A user may add such columns to a sink table.  Nobody can write into those that are computed."""
+    """A user may add such columns to a sink table, and take others away.  Nobody can write into those that are computed."""
     run_to_end(word_count(home.name, ROWS[:50]), home.store())
     home.execute(
         "CREATE TABLE {}.mine (id bigint GENERATED ALWAYS AS IDENTITY, n bigint PRIMARY KEY, "
-        "twice bigint GENERATED ALWAYS AS (2 * n) STORED)"
+        "twice bigint GENERATED ALWAYS AS (2 * n) STORED, gone text)"
     )
+    home.execute("ALTER TABLE {}.mine DROP COLUMN gone")
     home.execute("INSERT INTO {}.mine (n) VALUES (1), (3)")
     home.savepoints.create("early")
     home.execute("DELETE FROM {}.mine WHERE n = 1")
@@ -354,3 +355,18 @@ def test_a_savepoint_outlives_a_reset_and_is_put_back_when_the_pipeline_has_run_
     home.check()
     again = run_to_end(word_count(home.name, ROWS), home.store())
     assert again.records == 0
+
+
+def test_a_partitioned_table_is_put_back_once(home: Home) -> None:
+    """Its rows lie in its partitions.  Some of these may be in another schema, or may have come since."""
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+    home.execute("CREATE TABLE {}.mine (n bigint PRIMARY KEY, said text) PARTITION BY RANGE (n)")
+    home.execute("CREATE TABLE {0}.low PARTITION OF {0}.mine FOR VALUES FROM (0) TO (10)")
+    home.execute("INSERT INTO {}.mine VALUES (1, 'one'), (7, 'seven')")
+    home.savepoints.create("early")
+    home.execute("CREATE TABLE {0}.high PARTITION OF {0}.mine FOR VALUES FROM (10) TO (20)")
+    home.execute("DELETE FROM {}.mine WHERE n = 1")
+    home.execute("INSERT INTO {}.mine VALUES (2, 'two'), (12, 'twelve')")
+    home.savepoints.restore("early")
+    assert home.asked(f"SELECT n, said FROM {home.name}.mine ORDER BY n") == [(1, "one"), (7, "seven")]
+    home.check(50)
