@@ -53,3 +53,15 @@ def test_the_statements_are_found() -> None:
 )
 def test_a_lock_without_an_order_is_noticed(text: str) -> None:
     assert unordered(text)
+
+
+LEASES = re.compile(r"\b(?:lease|cluster_leader|expires)\b")
+STANDS_STILL = re.compile(
+    r"\b(?:now\(\)|current_timestamp|transaction_timestamp|statement_timestamp|localtimestamp)", re.I
+)
+"""The time at which the transaction or the statement began, however long it has waited for a lock since."""
+
+
+@pytest.mark.parametrize("name", sorted(name for name, text in TEXTS.items() if LEASES.search(text)))
+def test_leases_are_judged_by_a_clock_that_goes_on(name: str) -> None:
+    assert not STANDS_STILL.search(TEXTS[name])

@@ -6,6 +6,7 @@ Leases here are long.  A test that needs one to be over moves its end, which is 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import psycopg
@@ -27,11 +28,11 @@ from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import PipelineShape
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore, query
-from millwheel_storage.postgres.membership import session_name
+from millwheel_storage.postgres.membership import session_name, session_name_of_a_run
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.postgres.reader import Reader, reset
 from millwheel_storage.statements import joining
-from tests.unit.storage.postgres.sharing_processes import LEASE_US, Cluster, payload, run, waits
+from tests.unit.storage.postgres.sharing_processes import LEASE_US, SHORT_S, Cluster, payload, run, waits
 
 pytestmark = pytest.mark.postgres
 
@@ -153,6 +154,49 @@ def test_a_leader_that_leaves_is_followed_at_once(cluster: Cluster) -> None:
     run(cluster, main())
 
 
+def test_whoever_has_left_has_no_lease_and_is_given_nothing(cluster: Cluster) -> None:
+    """Its keeper may ask a last time, and a leader may decide on a map in which it was."""
+
+    async def main() -> None:
+        store, first, leader = await cluster.leader()
+        other, second = await cluster.member("w")
+        await other.leave(second)
+        assert not await other.renew(second, LEASE_US)
+        assert await other.lead(second, LEASE_US) is None
+        version = (await store.cluster_map()).version
+        assert await store.place(Placement(leader.epoch, version, {IntervalId(1): second}, {})) is None
+        assert await store.place(Placement(leader.epoch, version, {IntervalId(1): first}, {})) == version + 1
+
+    run(cluster, main())
+
+
+@pytest.mark.parametrize("what", ["lead", "place", "acquire"])
+def test_a_lease_that_ends_while_its_member_waits_is_over(cluster: Cluster, what: str) -> None:
+    """The moment at which the answer is given counts, and not that at which the transaction began."""
+
+    async def main() -> None:
+        store, member = await cluster.member("w")
+        outside = await cluster.process()
+        if what == "place":
+            chief, _, leader = await cluster.leader()
+            asked = Placement(leader.epoch, (await chief.cluster_map()).version, {IntervalId(1): member}, {})
+            call: Callable[[], Awaitable[object]] = lambda: chief.place(asked)  # noqa: E731
+        elif what == "lead":
+            call = lambda: store.lead(member, LEASE_US)  # noqa: E731
+        else:
+            call = lambda: outside.acquire([IntervalId(1)])  # noqa: E731
+        locked = "cluster_leader" if what == "lead" else "cluster"
+        async with cluster.holding(f"SELECT FROM {locked} FOR UPDATE"):
+            waiting = asyncio.ensure_future(call())
+            await asyncio.wait([waiting], timeout=SHORT_S)
+            assert not waiting.done()
+            await cluster.execute("UPDATE lease SET expires = clock_timestamp() WHERE incarnation = %s", member)
+        answer = await waiting
+        assert answer == {IntervalId(1): 1} if what == "acquire" else answer is None
+
+    run(cluster, main())
+
+
 def test_whoever_is_no_member_takes_intervals_when_no_member_is_alive(cluster: Cluster) -> None:
     async def main() -> None:
         store, _, leader = await cluster.leader()
@@ -251,7 +295,7 @@ def test_whoever_expels_itself_goes_on_with_the_session_that_asks(cluster: Clust
 
 
 def test_sessions_of_another_database_are_left_alone(postgres: EmbeddedPostgres, cluster: Cluster) -> None:
-    """Its pipeline may have the same name, and its members have the same numbers."""
+    """Its pipeline may have the same name, and its members have the same numbers.  A run there is none here."""
     other = f"{cluster.pipeline}_other"
 
     async def main() -> None:
@@ -261,9 +305,14 @@ def test_sessions_of_another_database_are_left_alone(postgres: EmbeddedPostgres,
         await cluster.expire(dead)
         name = session_name(cluster.pipeline, dead)
         place = make_conninfo(postgres.url, dbname=other, application_name=name)
-        with psycopg.connect(place, autocommit=True) as foreign:
+        with psycopg.connect(place, autocommit=True) as foreign, psycopg.connect(postgres.url, autocommit=True) as own:
             assert await store.expel([dead]) > 0
             assert foreign.execute("SELECT 1").fetchone() == (1,)
+            running = "SELECT set_config('application_name', %s, false)"
+            for session, there in ((foreign, False), (own, True)):
+                session.execute(running, (session_name_of_a_run(cluster.pipeline),))
+                with Reader(postgres.url, cluster.pipeline) as reader:
+                    assert reader.is_run_embedded() is there
 
     with psycopg.connect(postgres.url, autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{other}"')
