@@ -294,6 +294,104 @@ def test_a_store_of_the_first_format_gets_what_came_later(postgres: EmbeddedPost
     asyncio.run(main())
 
 
+LATER: dict[int, tuple[str, ...]] = {
+    3: ("TABLE opaque_bucket", "TABLE opaque_id"),
+    4: ("INDEX timer_by_time",),
+    5: ("TABLE suspicion",),
+    7: ("COLUMN source.signed", "TABLE source_sign", "INDEX source_unfinished", "INDEX source_unsigned"),
+    8: ("TABLE declared_epoch",),
+    9: (
+        "SEQUENCE incarnation", "TABLE cluster", "TABLE cluster_leader", "TABLE cluster_member", "TABLE lease",
+        "TABLE interval_owner", "TABLE source_owner",
+    ),
+    10: ("TABLE map_order",),
+    11: ("COLUMN cluster.shape",),
+    12: ("TABLE hot_key",),
+    13: ("TABLE standstill",),
+    14: ("COLUMN source.rejected", "INDEX source_rejected"),
+    15: ("COLUMN redrive.sequencer", "COLUMN redrive.seq"),
+    16: ("COLUMN interval.follows",),
+}  # fmt: skip
+"""By format: what came with it."""
+CATALOGUE = """
+SELECT c.relname, c.relkind::text, c.reloptions::text, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+       a.attidentity::text, co.collname, a.attstorage::text,
+       translate(split_part(pg_get_expr(d.adbin, d.adrelid), '::', 1), '''', ''), i.indexdef
+FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_collation co ON co.oid = a.attcollation LEFT JOIN pg_attrdef d ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum)
+LEFT JOIN pg_indexes i ON i.schemaname = %(schema)s AND i.indexname = c.relname
+WHERE c.relnamespace = to_regnamespace(%(schema)s) ORDER BY c.relname, a.attname
+"""
+
+
+def test_a_store_of_any_earlier_format_becomes_what_a_new_one_is(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def opened() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        await store.open_pipeline(shape(pipeline))
+        await store.close()
+
+    asyncio.run(opened())
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute("SELECT set_config('search_path', %s, false)", (pipeline,))
+        new = connection.execute(CATALOGUE, {"schema": pipeline}).fetchall()
+        for found in range(STORE_FORMAT - 1, 0, -1):
+            for kind, _, name in (what.partition(" ") for at, came in LATER.items() if at > found for what in came):
+                table, _, column = name.partition(".")
+                drop = f"ALTER TABLE IF EXISTS {table} DROP {column}" if column else f"DROP {kind} IF EXISTS {name}"
+                connection.execute(drop.encode())
+            connection.execute("DELETE FROM migration WHERE version > %s", (found,))
+            asyncio.run(opened())
+            assert connection.execute(CATALOGUE, {"schema": pipeline}).fetchall() == new, f"of format {found}"
+            versions = connection.execute("SELECT version FROM migration ORDER BY version").fetchall()
+            assert versions == [(version,) for version in range(1, STORE_FORMAT + 1)]
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, PostgresStore])
+def test_a_cell_that_was_renamed_before_it_is_dropped_leaves_nothing(
+    postgres: EmbeddedPostgres, pipeline: str, kind: type[MemoryStore] | type[PostgresStore]
+) -> None:
+    """Its values lie where it was made, and a cell that has come since under its first name lies elsewhere."""
+    store = MemoryStore() if kind is MemoryStore else PostgresStore(postgres.url, pipeline)
+    both = {"stream:s": "bytes", "cell:a.new": "int", "cell:a.old": "int"}
+
+    async def main() -> None:
+        await store.open_pipeline(shape(pipeline, coders={"stream:s": "bytes", "cell:a.old": "int"}))
+        renamed = {"stream:s": "bytes", "cell:a.new": "int"}
+        await store.open_pipeline(shape(pipeline, coders=renamed, formerly={"cell:a.new": "old"}))
+        opened = await store.open_pipeline(shape(pipeline, coders=both))
+        assert opened.places == {"a": {"new": "old", "old": "old#2"}}
+        interval = opened.intervals[0].id
+        owned = (await store.acquire([interval]))[interval]
+        rows: list[tuple[str, str, str, bytes | None]] = [("a", "old", "", b"1"), ("a", "old#2", "", b"2")]
+        written = encode_checkpoint(msgspec.structs.replace(image([]), state=StateWrites.of(rows)))
+        await store.commit([LogWrite(interval, owned, Seq(1), 0, written)])
+        await store.recover(interval, owned)
+        left = {"stream:s": "bytes", "cell:a.old": "int"}
+        await store.open_pipeline(shape(pipeline, coders=left, dropped=("a.new",)))
+        (found,) = await store.load(interval, ["a"])
+        assert found.cells == {("old#2", ""): b"2"}
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, PostgresStore])
+def test_whoever_opens_a_store_is_told_the_intervals_that_it_has_made(
+    postgres: EmbeddedPostgres, pipeline: str, kind: type[MemoryStore] | type[PostgresStore]
+) -> None:
+    store = MemoryStore() if kind is MemoryStore else PostgresStore(postgres.url, pipeline)
+
+    async def main() -> None:
+        await store.open_pipeline(shape(pipeline))
+        for keys in (("g", "t"), ()):
+            found = (await store.open_pipeline(shape(pipeline, computations={"a": keys}))).intervals
+            assert sorted((row.low, row.high) for row in found) == [*zip(("", *keys), (*keys, None), strict=True)]
+            assert {row.id for row in found} == {row.id for row in (await store.cluster_map()).intervals}
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_a_store_of_a_later_format_is_refused(postgres: EmbeddedPostgres, pipeline: str) -> None:
     async def main() -> None:
         store = PostgresStore(postgres.url, pipeline)
