@@ -129,9 +129,11 @@ def test_what_processes_have_agreed_on_is_not_put_back(home: Home) -> None:
         home.savepoints.create("early")
         await store.note_hot_keys(member, [HotKey(IntervalId(1), "late", 500)])
         home.execute("UPDATE {}.lease SET expires = '-infinity'")
+        before = (await store.cluster_map()).version
         home.savepoints.restore("early")
         assert await store.orders() == []
         agreed = await store.cluster_map()
+        assert agreed.version > before, "or a leader would decide on what it has read before"
         assert (agreed.intervals, agreed.sources) == ((), ()), "whoever opens it places all of it anew"
         assert [key.key for key in await store.hot_keys()] == ["late"]
         with pytest.raises(IncompatibleStore, match="opened in another version meanwhile"):
@@ -243,6 +245,26 @@ def test_a_worker_that_is_just_joining_keeps_its_store(home: Home, what: str) ->
     home.check(50)
 
 
+def test_a_savepoint_is_of_one_moment_whatever_is_written_while_it_is_made(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it could have what a fold has written, and of the log what the fold has taken from it."""
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+    copied: list[str] = []
+
+    def copy_late(table: str, schema: str, into: str) -> sql.Composed:
+        copied.append(table)
+        home.execute("INSERT INTO {}.watermark VALUES ('late " + table + "', 1)")
+        return copy(table, schema, into)
+
+    copy = keeping.copy
+    monkeypatch.setattr(keeping, "copy", copy_late)
+    home.savepoints.create("early")
+    assert "watermark" in copied[1:]
+    assert home.asked(f"SELECT FROM {home.name}.watermark WHERE name LIKE 'late%'") == [()] * len(copied)
+    assert home.asked(f"""SELECT name FROM "{home.name}@early".watermark WHERE name LIKE 'late%'""") == []
+
+
 def test_of_two_savepoints_with_one_name_that_are_made_at_once_the_second_is_refused(home: Home) -> None:
     run_to_end(word_count(home.name, ROWS[:50]), home.store())
     with ThreadPoolExecutor() as pool, psycopg.connect(home.url) as first:
@@ -312,9 +334,9 @@ def test_whoever_keeps_the_tables_is_named_and_not_waited_for(home: Home, monkey
     run_to_end(word_count(home.name, ROWS[:50]), home.store())
     home.savepoints.create("early")
     monkeypatch.setattr(keeping, "ONE_AT_A_TIME", "SET LOCAL lock_timeout = '50ms'")
-    for kept in ("cluster", "timer"):
+    for kept, mode in (("cluster", "ACCESS EXCLUSIVE"), ("timer", "ACCESS EXCLUSIVE"), ("timer", "ACCESS SHARE")):
         with psycopg.connect(home.url) as holder:
-            holder.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(home.name, kept)))
+            holder.execute(keeping.lock(home.name, [kept], mode))
             with pytest.raises(StoreError, match=f"somebody uses the tables of '{home.name}': stop what runs"):
                 home.savepoints.restore("early")
 
