@@ -21,6 +21,7 @@ from millwheel.ids import IntervalId
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres.copies import Savepoints
 from millwheel_storage.postgres.reader import reset
+from millwheel_storage.schema.shape_checks import STORE_FORMAT
 from millwheel_storage.statements import joining, keeping, opening, placing
 from tests.integration.places import Place
 from tests.unit.runtime.drive import expected_counts, run_to_end, text_lines, word_count
@@ -53,6 +54,12 @@ class Home(Place):
     def asked(self, statement: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.url) as connection:
             return connection.execute(statement.encode()).fetchall()
+
+    def say(self, savepoint: str, text: str) -> None:
+        """Let a savepoint say something else of itself."""
+        schema = sql.Identifier(f"{self.name}@{savepoint}")
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(schema, sql.Literal(text)))
 
     def execute(self, statement: str) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -187,6 +194,10 @@ def test_savepoints_are_listed_and_dropped(home: Home) -> None:
     assert home.savepoints.found() == [first, second]
     assert first.made_us < second.made_us
     assert first.size_bytes > 0
+    other = Savepoints(home.url, home.name.replace("_", "-"))  # two names may be one schema
+    assert other.found() == []
+    with pytest.raises(StoreError, match="there is no savepoint 'first'"):
+        other.drop("first")
     home.savepoints.drop("first")
     assert [one.name for one in home.savepoints.found()] == ["second"]
     home.check(50)
@@ -345,6 +356,12 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed(home: Home) -> None
     run_to_end(word_count(home.name, ROWS[:50]), home.store())
     home.execute("CREATE TABLE {}.mine (n bigint PRIMARY KEY, m bigint)")
     home.savepoints.create("full")
+    ((said,),) = home.asked(f"""SELECT obj_description('"{home.name}@full"'::regnamespace)""")
+    for other in (STORE_FORMAT - 1, STORE_FORMAT + 1):
+        home.say("full", said.replace(f'"store_format":{STORE_FORMAT}', f'"store_format":{other}'))
+        with pytest.raises(IncompatibleStore, match=f"savepoint 'full' has format {other} and the store has"):
+            home.savepoints.restore("full")
+    home.say("full", said)
     home.execute("ALTER TABLE {}.mine DROP COLUMN m")
     with pytest.raises(
         StoreError, match=r"rows for table 'mine', which has no columns \['m'\] any more: run the version"

@@ -179,6 +179,28 @@ def test_a_source_stays_with_its_stream_even_when_it_was_away() -> None:
         check(without, fed({"log": "t"}))
 
 
+def test_a_stream_that_nobody_reads_for_a_while_keeps_its_coder() -> None:
+    """What was sent on it may wait in the store."""
+    one = PipelineShape("p", {"a": ()}, {"a<s": "s"}, {"stream:s": "bytes"}, (), ())
+    stored = replace(one, subscriptions={"a<s": "s", "a<t": "t"}, coders={"stream:s": "bytes", "stream:t": "json/1"})
+    without = check(stored, replace(one, gone=("a<t",)))
+    assert check(without, stored).coders["stream:t"] == "json/1"
+    with pytest.raises(IncompatibleStore, match="stream:t is stored with coder 'json/1'"):
+        check(without, replace(stored, coders={"stream:s": "bytes", "stream:t": "text"}))
+
+
+def test_under_another_name_a_computation_has_the_keys_that_it_had() -> None:
+    stored = PipelineShape("p", {"a": ("m",)}, {"a<s": "s"}, {}, (), (), key_versions={"a<s": "2"})
+    named = replace(
+        stored, computations={"b": ("m",)}, subscriptions={"b<s": "s"}, formerly={"computation:b": "a"},
+        key_versions={"b<s": "2"},
+    )  # fmt: skip
+    found = plan(stored, named)
+    assert (found.refusals, found.recuts, found.moves()) == ([], [], False)
+    (recut,) = plan(stored, replace(named, key_versions={})).recuts
+    assert (recut.computation, recut.mixed) == ("b", True), "all of them are told what came by the keys of before"
+
+
 def of_kinds(**kinds: str) -> PipelineShape:
     return replace(fed({"log": "s"}), kinds=kinds)
 
@@ -362,6 +384,14 @@ def test_a_coder_of_ones_own_says_what_it_reads() -> None:
 
     assert plan(shape(Old), shape(New)).refusals == []
     assert len(plan(shape(New), shape(Old)).refusals) == 1
+
+    class Oldest(Older):
+        fingerprint = "mine/0"
+
+    class Ancient(Base):
+        text = ValueCell(Oldest(), default="")
+
+    assert len(plan(shape(Ancient), shape(New)).refusals) == 1, "it reads some, and not these"
 
 
 def test_a_store_of_an_earlier_version_has_no_descriptions() -> None:

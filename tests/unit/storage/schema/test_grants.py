@@ -13,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from millwheel.bundles import (
     CHECKPOINT_FORMAT,
+    Acked,
     Checkpoint,
     HoldWrites,
     Ids,
@@ -25,7 +26,7 @@ from millwheel.bundles import (
     TimerWrites,
     encode_checkpoint,
 )
-from millwheel.cluster import MapOrder, Placement, Reshaping
+from millwheel.cluster import HotKey, MapOrder, Placement, Reshaping, Standstill
 from millwheel.errors import StoreError
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.ports import Declaration, FoldWrite, MarkWrite, PipelineShape, PositionWrite, SinkTable, WatermarkWrite
@@ -136,6 +137,50 @@ async def work(worker: PostgresStore, mine: int) -> None:
     assert await worker.advance([move]) == {opened[0].interval}
     assert await worker.renew(mine, LEASE_US)
     assert await worker.refusal(1) is None if await worker.orders() else True
+
+
+def test_a_worker_says_what_it_sees_and_deletes_what_is_over(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    one, channel = image(ONE), (SubscriptionId(1), ProducerId(5))
+    over = msgspec.structs.replace(
+        one, ids=[Ids(*channel, SequenceNumber(9), [])], produced=[], acked=[Acked(*channel, [SequenceNumber(ONE)])],
+        state=StateWrites.of([("a", "c", "", None)]), timers=TimerWrites(["a"], ["t"], ["wall"], [None]),
+        holds=HoldWrites(["a"], [None]), quarantined=[], redriven=[("a", 1)], released=["a"],
+        outside=[OutsideIdWrites(SubscriptionId(1), 60, [])],
+    )  # fmt: skip
+
+    async def main() -> None:
+        await made(postgres, pipeline)
+        worker = PostgresStore(url(postgres, pipeline, "worker"), pipeline)
+        await worker.open_pipeline(shape(pipeline))
+        owned = (await worker.acquire([ONE]))[ONE]
+        assert await worker.recover(ONE, owned) is not None
+        for seq, written in enumerate((one, over), 1):
+            assert await worker.commit([LogWrite(ONE, owned, Seq(seq), 0, encode_checkpoint(written))])
+            assert await worker.fold(FoldWrite(ONE, owned, Seq(seq), [written]))
+            if written is one:
+                with Reader(url(postgres, pipeline, "worker"), pipeline) as reader:
+                    for _ in range(2):
+                        reader.request_redrive("a", "a")
+        mine = (await worker.join("w", "worker", "w:1", LEASE_US, b"w")).incarnation
+        for _ in range(2):
+            await worker.note_hot_keys(mine, [HotKey(ONE, "a", 500)])
+            await worker.note_standstills(mine, [Standstill("a", ONE, "hold", 7, "")])
+        await worker.close()
+
+    asyncio.run(main())
+    with psycopg.connect(postgres.url) as connection:
+        for table in (
+            "delivered",
+            "hold",
+            "key_state",
+            "opaque_bucket",
+            "opaque_id",
+            "production",
+            "quarantine",
+            "redrive",
+            "timer",
+        ):
+            assert connection.execute(f'SELECT FROM "{pipeline}".{table}').fetchall() == [], table
 
 
 def test_a_controller_makes_epochs_visible_with_its_own_role(postgres: EmbeddedPostgres, pipeline: str) -> None:
