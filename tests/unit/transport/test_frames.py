@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import msgspec
 import pytest
 
@@ -10,6 +12,7 @@ from millwheel.cluster import RunEnding
 from millwheel.errors import WireError
 from millwheel.host.messages import Delivery, MapChanged, Message, RunEnded
 from millwheel.transport.frames import Incoming, Outgoing
+from millwheel.transport.wire_form import encoded
 from tests.unit.transport.network import delivery
 
 
@@ -80,3 +83,14 @@ def test_messages_that_are_longer_than_a_frame_come_in_parts_and_each_is_bounded
     found = frames(outgoing)
     with pytest.raises(WireError, match="longer than 1,000 bytes"):
         heard += [message for frame in found for message in incoming.messages(frame)]
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_message_may_be_as_long_as_the_limit_and_no_longer(monkeypatch: pytest.MonkeyPatch, beyond: int) -> None:
+    message = said(700)
+    monkeypatch.setattr(limits, "CHANNEL_FRAME_BYTES", 100)
+    monkeypatch.setattr(limits, "CHANNEL_MESSAGE_LIMIT_BYTES", len(encoded(message)) - beyond)
+    outgoing, incoming = Outgoing(), Incoming()
+    assert outgoing.put(message)
+    with pytest.raises(WireError, match="CHANNEL_MESSAGE_LIMIT_BYTES") if beyond else nullcontext():
+        assert [one for frame in frames(outgoing) for one in incoming.messages(frame)] == [message]

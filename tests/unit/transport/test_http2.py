@@ -28,6 +28,7 @@ from h2.events import (
 from h2.settings import SettingCodes
 
 from millwheel import limits
+from millwheel.errors import InvariantError
 from millwheel.transport.conversations import StreamBroken
 from millwheel.transport.data_frames import data_frame
 from millwheel.transport.grpc_streams import Http2Stream, StreamRefused, StreamStatus
@@ -770,3 +771,87 @@ def test_connections_are_closed_and_not_waited_for(monkeypatch: pytest.MonkeyPat
             assert not dialled
 
     asyncio.run(scenario())
+
+
+def test_a_connection_that_has_ended_is_gone_in_the_end_though_nobody_reads_what_was_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "CHANNEL_CLOSE_LIMIT_S", 0.2)
+
+    async def scenario() -> None:
+        server = Http2Server({PATH: write_for_ever}, None)
+        end = RawEnd(*await asyncio.open_connection("127.0.0.1", await server.start("127.0.0.1", 0)))
+        end.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 2**30})  # no window holds it back
+        end.h2.increment_flow_control_window(2**30)
+        end.open()
+        end.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await until(lambda: [one for one in server._connections if one._unsent_bytes()], 20)
+        end.writer.write(bytes(9))  # a frame of data of the stream 0, which there is not
+        await until(lambda: not server._connections, 20)
+        end.writer.transport.abort()
+        await server.stop()
+
+    asyncio.run(scenario())
+
+
+def test_whoever_calls_a_process_that_ends_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHANNEL_CLOSE_LIMIT_S", 0.2)
+
+    async def scenario() -> None:
+        server = Http2Server({PATH: echo}, None)
+        dialled: set[Http2Connection] = set()
+        stream = (await dial("127.0.0.1", await server.start("127.0.0.1", 0), None, dialled)).call(PATH, "here")
+        await stream.write(b"one")
+        assert await stream.read() == b"one"
+        ending = asyncio.ensure_future(server.stop())
+        with pytest.raises(StreamBroken, match=r"^this process ends \(UNAVAILABLE\)$"):
+            await stream.read()
+        await ending
+        await close_all(dialled)
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_sent_on_a_stream_of_which_this_end_has_said_that_it_is_done() -> None:
+    async def scenario() -> None:
+        async with called(write_nothing) as stream:
+            assert await stream.finish()
+            with pytest.raises(InvariantError, match="a stream that has ended"):
+                await stream.write(b"more")
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_that_says_how_long_it_is_may_not_be_longer() -> None:
+    async def scenario() -> None:
+        async with raw_end() as end:
+            number = end.open(content_length="10")
+            end.writer.write(data_frame(number, struct.pack(">?I", False, 5) + bytes(5)))
+            await asyncio.sleep(0.05)
+            end.writer.write(data_frame(number, struct.pack(">?I", False, 5) + bytes(5)))
+            assert ConnectionTerminated in [type(event) for event in await ended(end)]
+
+    asyncio.run(scenario())
+
+
+def test_frames_that_came_before_somebody_listens_are_heard_first() -> None:
+    heard: list[bytes] = []
+
+    async def late(stream: Http2Stream) -> None:
+        assert await stream.read() == b"greeting"
+        await until(lambda: len(stream._frames) == 2)
+        stream.listen(heard.append)
+        assert heard == [b"0", b"1"]
+        await stream.read()
+
+    async def scenario() -> None:
+        async with called(late) as stream:
+            for frame in (b"greeting", b"0", b"1"):
+                await stream.write(frame)
+            await until(lambda: heard)
+            await stream.write(b"2")
+            await stream.finish()
+            assert await stream.read() is None
+
+    asyncio.run(scenario())
+    assert heard == [b"0", b"1", b"2"]

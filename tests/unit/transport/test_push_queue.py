@@ -142,3 +142,15 @@ def test_a_client_may_bring_exactly_as_much_as_its_quota() -> None:
             assert queue.room(account)
             queue.put(account, Pushed([b"%d" % number], [b""], [1]))
         assert not queue.room(account)
+
+
+def test_all_who_wait_hear_of_it_when_a_queue_that_was_full_to_the_last_byte_has_room() -> None:
+    queue, heard = PushQueue(), list[str]()
+    one, other = queue.join(lambda: heard.append("one")), queue.join(lambda: heard.append("other"))
+    queue.put(one, Pushed([b"a"], [b"x"], [1]))
+    with patch.object(limits, "PUSH_TOTAL_BYTES", queue.held_bytes):
+        assert not queue.room(other)
+        queue.read(1, 1_000)
+        queue.keep(1)
+        assert queue.room(other)
+    assert sorted(heard) == ["one", "other"]
