@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+from types import FrameType
 
 import psycopg
 import pytest
@@ -64,4 +66,32 @@ def test_a_schema_that_is_not_there_is_in_doubt_and_no_end_of_the_lease(
     session = LeaseSession(postgres.url, f"{pipeline}_unknown")
     with pytest.raises(StoreUnavailable):
         session.renew(1, LEASE_US)
+    session.close()
+
+
+def test_whoever_is_cut_off_in_the_middle_asks_over_another_connection(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    """The keeper of a lease bounds each attempt.  What comes of the attempt that it has cut off is no answer to the next."""
+
+    class CutOff(BaseException):
+        pass
+
+    def cut_off(number: int, frame: FrameType | None) -> None:
+        raise CutOff
+
+    member = joined(postgres.url, pipeline, "one")
+    session = LeaseSession(postgres.url, pipeline)
+    assert session.renew(member, LEASE_US)
+    before = signal.signal(signal.SIGALRM, cut_off)
+    try:
+        with psycopg.connect(postgres.url) as holder:
+            holder.execute(f'SELECT FROM "{pipeline}".lease FOR UPDATE'.encode())
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(CutOff):
+                session.renew(member, LEASE_US)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert session.renew(member, LEASE_US)
     session.close()

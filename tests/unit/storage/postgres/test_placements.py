@@ -241,6 +241,7 @@ def test_partitions_stay_with_the_owner_of_their_source_until_they_are_taken(clu
         worker, one = await cluster.member("w1")
         _, two = await cluster.member("w2")
         (opened, finished) = await worker.open_source("src", {"p": b"", "q": b""})
+        (another,) = await worker.open_source("other", {"p": b""})
         ids = [opened.interval, finished.interval]
         version = await store.place(Placement(leader.epoch, (await store.cluster_map()).version, {}, {"src": one}))
         assert version is not None
@@ -248,8 +249,9 @@ def test_partitions_stay_with_the_owner_of_their_source_until_they_are_taken(clu
         assert taken is not None
         assert sorted(taken) == ids
         assert await worker.take_partitions("src", two, ids) is None
-        with pytest.raises(StoreError, match="interval 1 is no partition of source 'src'"):
-            await worker.take_partitions("src", one, [IntervalId(1), *ids])
+        for wrong in (IntervalId(1), another.interval):
+            with pytest.raises(StoreError, match=f"interval {wrong} is no partition of source 'src'"):
+                await worker.take_partitions("src", one, [wrong, *ids])
         assert await worker.still_owned(taken) == {*ids}
         await cluster.execute("UPDATE source SET finished = true WHERE interval_id = %s", finished.interval)
         async with cluster.holding("SELECT FROM source_owner FOR SHARE"):  # as one that takes partitions does
