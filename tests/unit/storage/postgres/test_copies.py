@@ -198,6 +198,8 @@ def test_savepoints_are_listed_and_dropped(home: Home) -> None:
     assert other.found() == []
     with pytest.raises(StoreError, match="there is no savepoint 'first'"):
         other.drop("first")
+    with pytest.raises(StoreError, match=f"is that of pipeline '{home.name}', not of '{home.name.replace('_', '-')}'"):
+        other.create("third")
     home.savepoints.drop("first")
     assert [one.name for one in home.savepoints.found()] == ["second"]
     home.check(50)

@@ -20,8 +20,10 @@ from millwheel.errors import StoreError
 from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import WatermarkWrite
 from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.postgres import query
 from millwheel_storage.postgres.membership import session_name
-from millwheel_storage.statements import committing
+from millwheel_storage.postgres.prepared import Connection
+from millwheel_storage.statements import committing, placing
 from tests.unit.storage.postgres.sharing_processes import LEASE_US, Cluster, payload, run, waits
 
 pytestmark = pytest.mark.postgres
@@ -231,6 +233,31 @@ def test_watermarks_of_an_earlier_leader_are_refused(cluster: Cluster) -> None:
         assert await late is None
         assert await other.watermarks() == {"a": 7}
         assert await other.persist_led_watermarks(2, [WatermarkWrite("a", 9, owned)]) == {"a"}
+
+    run(cluster, main())
+
+
+def test_a_map_is_of_one_moment(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision between two of its reads is in all of it, or in none: its version says what it has."""
+
+    async def main() -> None:
+        store, member, leader = await cluster.leader()
+        other = await cluster.process()
+        before = await other.cluster_map()
+        placed: list[object] = []
+
+        async def rows(connection: Connection, statement: str, *given: Any) -> Any:
+            if statement == placing.READ_PLACED and not placed:
+                placed.append(None)
+                decision = Placement(leader.epoch, before.version, {IntervalId(1): member}, {"src": member})
+                placed.append(await store.place(decision))
+            return await read(connection, statement, *given)
+
+        read = query.rows
+        monkeypatch.setattr(query, "rows", rows)
+        assert await other.cluster_map() == before
+        assert placed[1] == before.version + 1
+        assert (await other.cluster_map()).intervals[0].owner == member
 
     run(cluster, main())
 
