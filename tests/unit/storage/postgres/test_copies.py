@@ -376,6 +376,10 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed(home: Home) -> None
     with pytest.raises(IncompatibleStore, match="the store has format 99, this version of millwheel knows"):
         home.savepoints.restore("full")
     home.execute("DELETE FROM {}.migration WHERE version = 99")  # readers would refuse it as well
+    home.execute(f"DELETE FROM {{}}.migration WHERE version = {STORE_FORMAT}")
+    with pytest.raises(IncompatibleStore, match=f"the store has format {STORE_FORMAT - 1}, .*: run the pipeline once"):
+        home.savepoints.create("earlier")
+    home.execute(f"INSERT INTO {{}}.migration (version) VALUES ({STORE_FORMAT})")
     home.check(50)
 
 

@@ -21,10 +21,11 @@ from millwheel.bundles import (
     TimerWrites,
     encode_checkpoint,
 )
-from millwheel.errors import RowRefused
+from millwheel.errors import RowRefused, StoreError
 from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import Declaration, PipelineShape, PositionWrite, SinkTable
 from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.reader import Reader
 
@@ -102,6 +103,32 @@ def test_what_comes_of_an_epoch_that_another_run_began_is_gone_when_its_number_c
         await store.close()
 
     run(work())
+
+
+@pytest.mark.parametrize("seq", [1, 3])
+def test_rows_of_another_epoch_are_not_declared_with_this_one(
+    postgres: EmbeddedPostgres, pipeline: str, seq: int
+) -> None:
+    """Those of an earlier one would be set again, over what came since; those of a later one are not complete."""
+    stores: list[MemoryStore | PostgresStore] = [MemoryStore(), PostgresStore(postgres.url, pipeline)]
+
+    async def work() -> None:
+        for store in stores:
+            await store.open_pipeline(PipelineShape(pipeline, {"left": ()}, {}, {}, (SINK,), ()))
+            one = IntervalId(1)
+            owned = await store.acquire([one])
+            assert await store.rewind(owned) == 0
+            for at in (1, 2, 3):
+                log = LogWrite(one, owned[one], Seq(at), at, image(at, "a", ("a", at)))
+                assert await store.commit([log])
+            assert await store.declare(Declaration(epoch=1, owners=owned, sinks=[(one, Seq(1))]))
+            with pytest.raises(StoreError, match="epoch 2: not all images with sink rows are there"):
+                await store.declare(Declaration(epoch=2, owners=owned, sinks=[(one, Seq(seq))]))
+            assert await store.declare(Declaration(epoch=2, owners=owned, sinks=[(one, Seq(2))]))
+            await store.close()
+
+    run(work())
+    assert visible(postgres, pipeline)[1] == [("a", 2)]
 
 
 def test_who_goes_back_fences_no_partition_of_a_source(postgres: EmbeddedPostgres, pipeline: str) -> None:
