@@ -7,26 +7,22 @@ from typing import Final
 
 from psycopg import sql
 
+from millwheel_storage.statements.opening import IS_WHOLE
+
 ONE_AT_A_TIME: Final = "SET LOCAL lock_timeout = '30s'"
 FIND_SAVEPOINTS: Final = """
 SELECT n.nspname, obj_description(n.oid, 'pg_namespace'), coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
 FROM pg_namespace n LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relkind = 'r'
 WHERE starts_with(n.nspname, %s) GROUP BY n.oid ORDER BY n.nspname
 """
-_WHOLE: Final = """c.relkind IN ('r', 'p') AND NOT EXISTS (
-    SELECT FROM pg_partition_ancestors(c.oid) AS a (oid) JOIN pg_class t ON t.oid = a.oid
-    WHERE t.oid <> c.oid AND t.relnamespace = c.relnamespace
-)"""
-"""The rows of a partition are those of the table that it is a partition of, and are copied with that one."""
-
 TABLES: Final = f"""
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND {_WHOLE} ORDER BY c.relname
+WHERE n.nspname = %s AND c.relkind IN ('r', 'p') AND {IS_WHOLE} ORDER BY c.relname
 """
 COLUMNS: Final = f"""
 SELECT c.relname, array_agg(a.attname ORDER BY a.attnum) FROM pg_attribute a
 JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND {_WHOLE} AND a.attnum > 0 AND NOT a.attisdropped GROUP BY c.relname
+WHERE n.nspname = %s AND c.relkind IN ('r', 'p') AND {IS_WHOLE} AND a.attnum > 0 AND NOT a.attisdropped GROUP BY c.relname
 """
 GENERATED: Final = """
 SELECT c.relname, array_agg(a.attname) FROM pg_attribute a

@@ -51,9 +51,15 @@ FROM (SELECT) one LEFT JOIN pg_namespace n ON n.nspname = %s
 """
 """Whether the role may make the schema, or tables in the one that is there; and whether it is there."""
 
-SCHEMA_TABLES: Final = """
+IS_WHOLE: Final = """NOT EXISTS (
+    SELECT FROM pg_partition_ancestors(c.oid) AS a (oid) JOIN pg_class t ON t.oid = a.oid
+    WHERE t.oid <> c.oid AND t.relnamespace = c.relnamespace
+)"""
+"""A partition is a part of its table, and goes with it wherever tables are counted, copied and put back."""
+
+SCHEMA_TABLES: Final = f"""
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+WHERE n.nspname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND {IS_WHOLE}
 """
 APPLIED_MIGRATION: Final = "SELECT coalesce(max(version), 0) FROM migration"
 RECORD_MIGRATION: Final = "INSERT INTO migration (version) VALUES (%s)"

@@ -14,6 +14,7 @@ from millwheel.bundles import (
     Delivered,
     Ids,
     LogWrite,
+    SinkRow,
     StateWrites,
     encode_checkpoint,
 )
@@ -203,6 +204,35 @@ def test_a_sink_table_may_be_there_before_the_first_run(postgres: EmbeddedPostgr
     with Reader(postgres.url, pipeline) as reader:
         (row,) = reader.sink_rows("out")
     assert row["at"] is not None
+
+
+def test_a_sink_table_with_partitions_may_be_there_before_the_first_run(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    """The partitions are no tables of somebody else, wherever they lie below it."""
+    fits = shape(pipeline, sinks=(SinkTable("out", {"k": "text", "n": "bigint"}, ("k",)),))
+    row = SinkRow("out", b'{"k": "b", "n": 1}')
+
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(fits)).intervals[0].id
+        owned = (await store.acquire([first]))[first]
+        payload = encode_checkpoint(image([]))
+        assert await store.commit([LogWrite(first, owned, Seq(1), 0, payload, (row,))]) == {(first, Seq(1))}
+        await store.close()
+
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {pipeline}")
+        connection.execute("SELECT set_config('search_path', %s, false)", (pipeline,))
+        for statement in (
+            "CREATE TABLE out (k text PRIMARY KEY, n bigint) PARTITION BY LIST (k)",
+            "CREATE TABLE low PARTITION OF out FOR VALUES IN ('a', 'b') PARTITION BY LIST (k)",
+            "CREATE TABLE half PARTITION OF low FOR VALUES IN ('b')",
+        ):
+            connection.execute(statement)
+        assert check(postgres.url, fits).refusals == []
+        asyncio.run(main())
+        assert connection.execute("SELECT k, n FROM half").fetchall() == [("b", 1)]
 
 
 def test_a_role_that_may_make_no_schema_is_told_who_makes_it(postgres: EmbeddedPostgres, pipeline: str) -> None:
