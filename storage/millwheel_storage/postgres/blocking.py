@@ -46,6 +46,14 @@ def reachable(url: str, autocommit: bool = False) -> ReaderConnection:
     return connection
 
 
+def no_pipeline(connection: ReaderConnection, pipeline: str) -> StoreError:
+    """The error of a store that holds nothing of `pipeline`: where that store is, and what it holds instead."""
+    others = ", ".join(repr(row[0]) for row in connection.execute(opening.PIPELINES))
+    instead = f"; it has the schemas of {others}" if others else ""
+    place = f"database {connection.info.dbname!r} at {connection.info.host}"
+    return StoreError(f"there is no pipeline {pipeline!r} in {place}{instead}; run it first, or name another store")
+
+
 def connected(url: str, pipeline: str) -> ReaderConnection:
     """A connection whose search path is the schema of a pipeline, which has run and which this version can read.
 
@@ -53,8 +61,8 @@ def connected(url: str, pipeline: str) -> ReaderConnection:
     """
     connection, schema = reachable(url, autocommit=True), schema_name(pipeline)
     if not connection.execute(opening.SCHEMA_TABLES, (schema,)).fetchone():
-        connection.close()
-        raise StoreError(f"there is no pipeline {pipeline!r} in this store; run it first")
+        with connection:
+            raise no_pipeline(connection, pipeline)
     try:
         connection.execute("SELECT set_config('search_path', %s, false)", (f'"{schema}"',))
         _check_readable(connection, pipeline)

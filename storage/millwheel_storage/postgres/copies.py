@@ -19,7 +19,7 @@ import msgspec
 import psycopg
 
 from millwheel.errors import IncompatibleStore, InvariantError, StoreError, WiringError
-from millwheel_storage.postgres.blocking import ReaderConnection, check_owner, keep_members_out, reachable
+from millwheel_storage.postgres.blocking import ReaderConnection, check_owner, keep_members_out, no_pipeline, reachable
 from millwheel_storage.schema.reserved import RESERVED_NAMES
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, schema_name
 from millwheel_storage.statements import keeping, opening
@@ -212,7 +212,7 @@ class Savepoints:
     def _tables(self, connection: ReaderConnection) -> list[str]:
         tables = [row[0] for row in connection.execute(keeping.TABLES, (self._schema,))]
         if not tables:
-            raise StoreError(f"there is no pipeline {self._pipeline!r} in this store; run it first")
+            raise no_pipeline(connection, self._pipeline)
         if not {*tables} >= _FOUND_WITH:
             raise StoreError(f"schema {self._schema!r} is not a millwheel pipeline's; it was not touched")
         return tables

@@ -61,6 +61,12 @@ SCHEMA_TABLES: Final = f"""
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND {IS_WHOLE}
 """
+PIPELINES: Final = """
+SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relname = 'checkpoint_log' AND c.relkind IN ('r', 'p') AND strpos(n.nspname, '@') = 0
+ORDER BY n.nspname LIMIT 5
+"""
+"""Schemas of pipelines, without those of savepoints."""
 APPLIED_MIGRATION: Final = "SELECT coalesce(max(version), 0) FROM migration"
 RECORD_MIGRATION: Final = "INSERT INTO migration (version) VALUES (%s)"
 READ_META: Final = "SELECT payload_format, shape FROM meta"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,23 @@ def test_readers_of_a_newer_store_are_told_to_upgrade(postgres: EmbeddedPostgres
         connection.execute(f'INSERT INTO "{pipeline}".migration (version) VALUES (99)')
     with pytest.raises(IncompatibleStore, match=r"format 99, this version knows .*; upgrade millwheel"):
         Reader(postgres.url, pipeline)
+
+
+def test_who_asks_for_a_pipeline_that_is_not_there_is_told_where_it_is_not_and_what_is(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    ran(postgres, pipeline)
+    Savepoints(postgres.url, pipeline).create("kept")
+    with pytest.raises(StoreError, match=r"no pipeline 'other' in database 'postgres' at .*; run it first") as told:
+        Reader(postgres.url, "other")
+    with psycopg.connect(postgres.url) as connection:
+        assert connection.info.host in str(told.value)
+        rows = connection.execute(
+            "SELECT table_schema FROM information_schema.tables WHERE table_name = 'checkpoint_log'"
+        )
+        known = {row[0] for row in rows}
+    named = re.findall(r"'([a-z0-9_@]+)'", str(told.value).partition("has the schemas of")[2])
+    assert named == sorted(name for name in known if "@" not in name)[:5]
 
 
 def test_a_schema_of_somebody_else_is_not_read(postgres: EmbeddedPostgres, pipeline: str) -> None:

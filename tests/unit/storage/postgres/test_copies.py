@@ -206,7 +206,7 @@ def test_savepoints_are_listed_and_dropped(home: Home) -> None:
 
 
 def test_wrong_names_are_refused_with_what_there_is(home: Home) -> None:
-    with pytest.raises(StoreError, match=f"there is no pipeline '{home.name}' in this store; run it first"):
+    with pytest.raises(StoreError, match=f"there is no pipeline '{home.name}' in database .*; run it first"):
         home.savepoints.create("one")
     run_to_end(word_count(home.name, ROWS[:50]), home.store())
     with pytest.raises(
