@@ -156,9 +156,17 @@ class Savepoints:
         for table, columns in there.items():
             written = [column for column in columns if column not in generated.get(table, ())]
             connection.execute(keeping.put_back(table, written, kept, self._schema))
+        self._go_on(connection)
         connection.execute(keeping.FENCE_ALL)
         for statement in keeping.FORGET_OWNERS:
             connection.execute(statement)
+
+    def _go_on(self, connection: ReaderConnection) -> None:
+        """No number is given out that what was put back has.  After a reset, sequences have begun again."""
+        for table, column, sequence in connection.execute(keeping.FILLED, (self._schema,)).fetchall():
+            connection.execute(keeping.fill_on(self._schema, table, column, sequence))
+        for sequence, largest in keeping.NUMBERED.items():
+            connection.execute(keeping.go_on(self._schema, sequence, largest))
 
     def _kept_from_dropping(self, connection: ReaderConnection, name: str, kept: str) -> dict[str, list[str]]:
         """The columns of the savepoint by table, which stay until the transaction ends."""

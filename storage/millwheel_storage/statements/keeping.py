@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from psycopg import sql
@@ -30,6 +30,27 @@ JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamesp
 WHERE n.nspname = %s AND c.relkind IN ('r', 'p') AND a.attgenerated <> '' GROUP BY c.relname
 """
 """Columns into which nobody can write."""
+FILLED: Final = f"""
+SELECT c.relname, a.attname, s.name FROM pg_attribute a
+JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL pg_get_serial_sequence(format('%%I.%%I', n.nspname, c.relname), a.attname) AS s (name)
+JOIN pg_sequence q ON q.seqrelid = s.name::regclass AND q.seqincrement > 0
+WHERE n.nspname = %s AND c.relkind IN ('r', 'p') AND {IS_WHOLE} AND a.attnum > 0 AND NOT a.attisdropped
+  AND has_sequence_privilege(s.name, 'UPDATE')
+"""
+"""Columns that a sequence fills, which counts upwards."""
+
+NUMBERED: Final = {
+    "interval_number": {"interval": "max(id)"},
+    "sequencer": {
+        "ownership": "max(sequencer)", "checkpoint_log": "max(sequencer)", "redrive": "max(sequencer)",
+        "production": "max(producer)", "delivered": "max(producer)", "delivered_frontier": "max(producer)",
+        "quarantine": "max(producer)", "source": "max(producer)",
+        "interval": "max((SELECT max(producer) FROM unnest(follows) AS f (producer)))",
+    },
+}  # fmt: skip
+"""Sequences whose numbers are never given out twice, and the largest that tables have."""
+
 NOW: Final = "SELECT (extract(epoch FROM now()) * 1000000)::bigint"
 FENCE_ALL: Final = "UPDATE ownership SET sequencer = nextval('sequencer')"
 FORGET_OWNERS: Final = (
@@ -77,6 +98,28 @@ def put_back(table: str, columns: Sequence[str], kept: str, schema: str) -> sql.
     return sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {}").format(
         sql.Identifier(schema, table), names, names, sql.Identifier(kept, table)
     )
+
+
+def go_on(schema: str, sequence: str, largest: Mapping[str, str]) -> sql.Composed:
+    """Let a sequence of the store go on behind what tables have: for each of them, an expression for its largest number."""
+    found = [
+        sql.SQL("(SELECT {} FROM {})").format(sql.SQL(of), sql.Identifier(schema, table))
+        for table, of in largest.items()
+    ]
+    return _behind(sql.Identifier(schema, sequence).as_string(), found)
+
+
+def fill_on(schema: str, table: str, column: str, sequence: str) -> sql.Composed:
+    """The same of the sequence that fills a column."""
+    name = sql.Identifier(column)
+    return _behind(sequence, [sql.SQL("(SELECT max({}) FROM {})").format(name, sql.Identifier(schema, table))])
+
+
+def _behind(sequence: str, numbers: Sequence[sql.Composed]) -> sql.Composed:
+    return sql.SQL(
+        "SELECT setval(s.name, least(q.seqmax, greatest(q.seqmin, pg_sequence_last_value(s.name), {}))) "
+        "FROM (SELECT {}::regclass AS name) AS s JOIN pg_sequence q ON q.seqrelid = s.name"
+    ).format(sql.SQL(", ").join(numbers), sql.Literal(sequence))
 
 
 def drop(schema: str) -> sql.Composed:
