@@ -159,7 +159,8 @@ def test_where_the_first_step_begins(
             story.owned = await store.acquire([*map(IntervalId, (1, 2, 3, 4))])
             await store.recover(IntervalId(1), story.owned[IntervalId(1)])
             if oldest is not None:
-                await story.commit(1, 1, produced=[produced(VIEWS, 90, "a")])
+                rows = msgspec.structs.replace(produced(VIEWS, 90, "a", "b"), timestamps=[oldest, oldest + 13])
+                await story.commit(1, 1, produced=[rows])
             told = {"views": views_at, "source:src": source_at}
             await store.persist_watermarks(
                 [WatermarkWrite(name, at, {}) for name, at in told.items() if at is not None]
