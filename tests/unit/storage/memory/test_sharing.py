@@ -121,3 +121,28 @@ def test_a_placement_goes_back_and_only_the_leader_declares() -> None:
     assert not run(store.declare(Declaration(epoch=2, owners=owners, term=leader.epoch)))
     assert run(store.declare(Declaration(epoch=2, owners=later, term=leader.epoch)))
     assert run(store.cluster_map()).declared == 2
+
+
+def test_when_all_goes_back_a_split_folds_what_was_declared_of_a_log_that_nobody_owns() -> None:
+    store, epoch = served({ONE: 4})
+    owned = store.ownership[ONE]
+    image = Checkpoint(
+        CHECKPOINT_FORMAT,
+        "",
+        0,
+        [],
+        [],
+        [],
+        StateWrites.of([("a", "c", "", b"v")]),
+        TimerWrites(),
+        HoldWrites(),
+        [],
+        [],
+    )
+    run(store.commit([LogWrite(ONE, owned, Seq(9), 0, encode_checkpoint(image))]))
+    version = run(store.cluster_map()).version
+    with pytest.raises(StoreError, match="the log of interval 1 is not empty: its owner has to fold all of it"):
+        run(store.reshape(Reshaping(epoch, version, [ONE], ["e"])))
+    assert run(store.reshape(Reshaping(epoch, version, [ONE], ["e"], back=True))) is not None
+    assert store.log == {}
+    assert store.key_state["a"]["a"] == {("c", ""): b"v"}
