@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from hypothesis import strategies as st
 
 from millwheel import SECOND, MsgpackCoder, Pipeline, Stream
 from millwheel.library import Aggregation, Flow, Pane, sum_of
 from millwheel.testing import Results, Stepper
+
+E = TypeVar("E")
+
+
+def many(each: st.SearchStrategy[E], most: int) -> st.SearchStrategy[list[E]]:
+    """Lists of one to `most`, of every length alike: those of `st.lists` are mostly so short that nothing in them meets."""
+    return st.integers(1, most).flatmap(lambda size: st.lists(each, min_size=size, max_size=size))
 
 
 class Score(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from millwheel import SECOND, MsgpackCoder, Pipeline, Stream
 from millwheel.errors import WiringError
 from millwheel.library import Flow, Interval, Match, collect, seconds
+from millwheel.limits import JOIN_BUCKET_US
 from millwheel.testing import Faults, Stepper, simulate
 from tests.effort import examples
 from tests.unit.library.pipelines import left as state_left
@@ -130,6 +131,49 @@ def test_a_partner_goes_when_no_value_can_come_that_it_is_near() -> None:
     assert "side1" not in stepper.state("matches.join", "a")
 
 
+@pytest.mark.parametrize("older", [0, 2 * SECOND])
+@pytest.mark.parametrize("lateness", [0, 3 * SECOND])
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_partner_is_kept_until_the_last_value_of_its_bucket_can_come(older: int, lateness: int, gone: bool) -> None:
+    """To the microsecond: the last time of the bucket is that of one partner, the first that of another one."""
+    width = max(older + lateness, JOIN_BUCKET_US)
+    stepper = Stepper(gathering(Interval(before=older), lateness=lateness))
+    for number, time in ((1, 3 * width), (2, 4 * width - 1)):
+        stepper.send(rights, Seen("a", number), time)
+    newest = 4 * width - 1 + older
+    stepper.advance_watermark(newest + lateness + gone)
+    assert len(stepper.states("matches.join").get("a", {}).get("side1", {})) == (0 if gone else 2)
+    stepper.send(lefts, Seen("a", 3), newest)
+    assert len(stepper.outputs(late_lefts)) == gone
+    stepper.finish()
+    partners = (1, 2) if 3 * width >= newest - older else (2,)
+    assert found(stepper) == ({} if gone else {(3, partners, newest): 1})
+    assert state_left(stepper, ["matches.join"]) == {}
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_partner_that_comes_after_the_one_value_of_its_key_is_not_stored(single: bool) -> None:
+    stepper = Stepper(gathering(Interval(before=5 * SECOND, after=5 * SECOND), single=single))
+    send(stepper, rights, 1, 9)
+    send(stepper, lefts, 2, 10)
+    send(stepper, rights, 3, 11)
+    send(stepper, rights, 4, 30)
+    state = stepper.state("matches.join", "a")
+    assert [kept.value.number for kept in state["side1"].values()] == ([1] if single else [1, 3, 4])
+    stepper.finish()
+    assert found(stepper) == {(2, (1, 3), 15 * SECOND): 1}
+    assert state_left(stepper, ["matches.join"]) == {}
+
+
+def test_values_are_numbered_from_0_again_when_all_have_had_their_rows() -> None:
+    stepper = Stepper(gathering(Interval(after=SECOND), "left"))
+    for second in (0, 0, 1, 10):
+        stepper.advance_watermark(second * SECOND - 1)
+        send(stepper, lefts, second, second)
+    assert stepper.state("matches.join", "a")["side0"].keys() == {"0"}
+    assert stepper.state("matches.join", "a")["numbers"] == 1
+
+
 def test_what_is_too_late_goes_to_the_streams_for_it() -> None:
     stepper = Stepper(gathering(Interval(after=seconds(5)), lateness=seconds(5)))
     send(stepper, lefts, 1, 30)
@@ -200,6 +244,27 @@ def test_a_key_is_kept_as_long_as_its_records_come() -> None:
     assert [left for left, _, _ in pairs(stepper)] == [*range(10, 300), 380]
     stepper.advance_watermark(500 * SECOND)
     assert stepper.states("matches.join") == {}
+
+
+@pytest.mark.parametrize("newest", [0, 5, 10, 11, 79])
+def test_a_key_is_kept_for_its_time_after_its_newest_record_and_little_longer(newest: int) -> None:
+    stepper = Stepper(of_one(forget_after=seconds(80)))
+    for second in sorted({0, newest}):
+        stepper.advance_watermark(second * SECOND)
+        send(stepper, rights if second == 0 else lefts, second, second)
+    stepper.advance_watermark((newest + 80) * SECOND - 1)
+    assert stepper.states("matches.join").keys() == {"a"}
+    stepper.advance_watermark((newest + 80 * 81 // 64 + 1) * SECOND)  # an eighth more, and the slack of an expiry
+    assert stepper.states("matches.join") == {}
+
+
+def test_few_records_of_a_key_that_is_forgotten_are_written_down() -> None:
+    stepper = Stepper(of_one(forget_after=seconds(80)))
+    written = set()
+    for second in (*range(30), *range(20, 0, -1)):
+        send(stepper, rights, second, second)
+        written.add(stepper.state("matches.join", "a")["newest"] // SECOND)
+    assert written == {0, 11, 22}
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -17,6 +17,7 @@ from millwheel.library import Addressed, Chain, Enriched, Flow, LookUp, seconds
 from millwheel.library.lookups import Answers
 from millwheel.testing import Faults, Stepper, simulate
 from tests.effort import examples
+from tests.unit.library.pipelines import many
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -60,7 +61,7 @@ def test_a_record_whose_id_was_there_within_the_time_is_left_out() -> None:
 
 
 @settings(max_examples=examples(40))
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30), st.booleans()), max_size=25))
+@given(many(st.tuples(st.integers(0, 40), st.integers(0, 30), st.booleans()), 25))
 def test_no_two_that_are_let_through_are_nearer_than_the_time(rows: list[tuple[int, int, bool]]) -> None:
     pipeline, chain = begin()
     chain.key_by(key).deduplicate(timedelta(microseconds=10)).to(out)
@@ -134,7 +135,7 @@ def test_a_span_is_over_when_the_watermark_is_at_its_end() -> None:
 
 
 @settings(max_examples=20)
-@given(st.lists(st.sampled_from([0, 1, 2, 10]), max_size=20))
+@given(many(st.sampled_from([0, 1, 2, 10]), 20))
 def test_only_changes_are_let_through(given_numbers: list[int]) -> None:
     pipeline, chain = begin()
     chain.key_by(key).distinct_until_changed(lambda event: event.number % 10, JsonCoder(int)).to(out)

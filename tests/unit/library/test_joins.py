@@ -32,6 +32,7 @@ from millwheel.library import (
 from millwheel.testing import Faults, Stepper, simulate
 from tests.effort import examples, share
 from tests.unit.library.pipelines import left as state_left
+from tests.unit.library.pipelines import many
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -152,10 +153,9 @@ def by_version(rows: list[Row], how: How) -> Counter[Found]:
 
 # --- runs ------------------------------------------------------------------------------------------------------
 
-ROWS = st.lists(
-    st.tuples(st.integers(0, 1), st.sampled_from("ab"), st.integers(0, 40), st.integers(0, DISORDER)),
-    min_size=1, max_size=24,
-).map(lambda drawn: [row[:3] for row in sorted(drawn, key=lambda row: row[2] + row[3])])  # fmt: skip
+ROWS = many(st.tuples(st.integers(0, 1), st.sampled_from("aab"), st.integers(0, 25), st.integers(0, DISORDER)), 24).map(
+    lambda drawn: [row[:3] for row in sorted(drawn, key=lambda row: row[2] + row[3])]
+)
 """Rows in an order of arrival in which none comes behind one that is more than `DISORDER` newer."""
 CUTS = st.lists(st.integers(1, 5), min_size=1, max_size=4)
 LAGS = st.lists(st.integers(0, DISORDER), min_size=1, max_size=4)
@@ -239,13 +239,6 @@ def by_sessions(rows: list[Row], gap: int, how: How) -> Counter[SessionRow]:
     return result
 
 
-SESSION_ROWS = st.lists(
-    st.tuples(st.integers(0, 1), st.sampled_from("aab"), st.integers(0, 25), st.integers(0, DISORDER)),
-    min_size=1, max_size=24,
-).map(lambda drawn: [row[:3] for row in sorted(drawn, key=lambda row: row[2] + row[3])])  # fmt: skip
-"""The same as `ROWS`, so dense that sessions meet: their beginnings come behind what follows them."""
-
-
 def session_rows(results: Any) -> Counter[SessionRow]:
     outputs = results.outputs(matches)
     assert all(out.timestamp == out.value.end - 1 for out in outputs)
@@ -255,7 +248,7 @@ def session_rows(results: Any) -> Counter[SessionRow]:
 
 
 @settings(max_examples=examples(75, gate=30))
-@given(SESSION_ROWS, CUTS, LAGS, st.integers(1, 7), st.sampled_from(HOWS), st.booleans())
+@given(ROWS, CUTS, LAGS, st.integers(1, 7), st.sampled_from(HOWS), st.booleans())
 def test_a_join_in_sessions_is_the_nested_loop(
     rows: list[Row], cuts: list[int], lags: list[int], gap: int, how: How, late: bool
 ) -> None:
@@ -536,9 +529,7 @@ def test_three_streams_meet_in_one_window() -> None:
         assert stepper.states("texts.join") == {}
 
 
-THREE = st.lists(
-    st.tuples(st.integers(0, 2), st.sampled_from("ab"), st.integers(0, 25)), min_size=1, max_size=12
-)  # fmt: skip
+THREE = many(st.tuples(st.integers(0, 2), st.sampled_from("ab"), st.integers(0, 25)), 12)
 
 
 @settings(max_examples=examples(20))

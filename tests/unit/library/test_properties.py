@@ -36,7 +36,7 @@ from millwheel.testing import Stepper
 from millwheel_storage.fold import fold
 from millwheel_storage.postgres.overlays import overlay_timers
 from tests.effort import examples
-from tests.unit.library.pipelines import Score, dropped, left, panes, scores, windowed
+from tests.unit.library.pipelines import Score, dropped, left, many, panes, scores, windowed
 
 DISORDER = 20
 WINDOWS: dict[str, Any] = {
@@ -59,9 +59,9 @@ TRIGGERS: list[Trigger] = [
 Row = tuple[str, int]
 """A player, and the second, by which the score is known as well."""
 
-ROWS = st.lists(
-    st.tuples(st.sampled_from(["ann", "bob"]), st.integers(0, 90), st.integers(0, DISORDER)), min_size=1, max_size=25
-).map(lambda drawn: [(player, second) for player, second, late in sorted(drawn, key=lambda row: row[1] + row[2])])
+ROWS = many(st.tuples(st.sampled_from(["ann", "bob"]), st.integers(0, 90), st.integers(0, DISORDER)), 25).map(
+    lambda drawn: [(player, second) for player, second, late in sorted(drawn, key=lambda row: row[1] + row[2])]
+)
 """Rows in an order of arrival in which none comes behind one that is more than `DISORDER` newer."""
 
 

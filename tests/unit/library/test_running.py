@@ -28,7 +28,7 @@ from millwheel.library import (
 )
 from millwheel.testing import Stepper, simulate
 from tests.effort import examples
-from tests.unit.library.pipelines import Score, dropped, left, panes, scores, send, windowed
+from tests.unit.library.pipelines import Score, dropped, left, many, panes, scores, send, windowed
 
 run_up = Stream("run_up", MsgpackCoder(Running[Score, Any]))
 
@@ -73,7 +73,7 @@ def one_by_one(rows: list[tuple[str, int, int]], of: Any, last: int | None) -> C
 
 @settings(max_examples=examples(50, gate=25))
 @given(
-    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=20),
+    many(st.tuples(st.sampled_from("ab"), st.integers(0, 30), st.integers(0, 30)), 20),
     st.sampled_from(sorted(AGGREGATIONS)),
     st.sampled_from([None, 1, 3]),
     st.integers(1, 6),

@@ -31,7 +31,7 @@ from millwheel.library.stacks import StackedAggregate
 from millwheel.library.windowed import aggregate
 from millwheel.library.wiring import Inputs, Wiring
 from millwheel.testing import Stepper
-from tests.unit.library.pipelines import Score, dropped, left, panes, send, windowed
+from tests.unit.library.pipelines import Score, dropped, left, many, panes, send, windowed
 from tests.unit.library.test_slices import TEN
 
 BOUNDED: dict[str, Aggregation[Score, Any, Any]] = {
@@ -70,7 +70,7 @@ def test_stacks_are_for_small_accumulators_that_cannot_be_subtracted() -> None:
 @pytest.mark.parametrize("name", BOUNDED)
 @settings(max_examples=15)
 @given(
-    st.lists(st.tuples(st.integers(0, 60), st.integers(-50, 50), st.integers(0, LATE)), min_size=1, max_size=30),
+    many(st.tuples(st.integers(0, 60), st.integers(-50, 50), st.integers(0, LATE)), 30),
     st.sampled_from(SHAPES),
     st.lists(st.integers(0, LATE), min_size=1, max_size=4),
     st.booleans(),
