@@ -123,6 +123,15 @@ def test_a_span_lets_so_many_through_and_forgets_its_count() -> None:
     assert numbers(stepper, rest) == [2, 3, 6, 8]
 
 
+def test_one_record_a_span_may_be_all() -> None:
+    pipeline, chain = begin()
+    chain.key_by(key).throttle(1, seconds(10)).to(out)
+    stepper = Stepper(pipeline)
+    for number, second in enumerate((0, 9, 10, 11, 1)):
+        stepper.send(events, Event("a", number), second * SECOND)
+    assert numbers(stepper) == [0, 2]
+
+
 def test_a_span_is_over_when_the_watermark_is_at_its_end() -> None:
     pipeline, chain = begin()
     chain.key_by(key).throttle(2, seconds(10), dropped=rest).to(out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from itertools import product
+from itertools import permutations, product
 from typing import Any, Literal
 
 import msgspec
@@ -29,6 +29,7 @@ from millwheel.library import (
     Wall,
     seconds,
 )
+from millwheel.limits import WAITING_SPANS
 from millwheel.testing import Faults, Stepper, simulate
 from tests.effort import examples, share
 from tests.unit.library.pipelines import left as state_left
@@ -270,6 +271,19 @@ def test_a_session_that_began_earlier_than_its_first_arrival_says_so() -> None:
     assert state_left(stepper, ["matches.join"]) == {}
 
 
+@pytest.mark.parametrize("order", [*permutations((1, 11, 21))])
+@pytest.mark.parametrize("nearer", [0, 1])
+def test_values_that_are_a_whole_gap_apart_are_of_two_sessions(order: tuple[int, ...], nearer: int) -> None:
+    """Whichever comes first; a microsecond nearer, the one in the middle makes one session of all."""
+    times = {second: second * SECOND + nearer * (0 if second == 11 else 1 if second < 11 else -1) for second in order}
+    stepper = Stepper(joined(Sessions(seconds=10), "outer"))
+    for second in order:
+        stepper.send(rights if second == 11 else lefts, Seen("a", second), times[second])
+    stepper.finish()
+    met = {(left, right) for left, right, _, _ in session_rows(stepper)}
+    assert met == ({(1, 11), (21, 11)} if nearer else {(1, None), (None, 11), (21, None)})
+
+
 def test_sessions_that_wait_for_late_values_may_still_become_one() -> None:
     """Both have had their end, and hold the watermark; of the second one nothing waits when it is a part of the first."""
     stepper = Stepper(joined(Sessions(seconds=10), "inner", seconds(60)))
@@ -448,6 +462,24 @@ def test_a_value_that_finds_a_late_partner_holds_nothing_back_any_more() -> None
     assert stepper.watermark("matches.join") == 15 * SECOND, "it may find none"
     send(stepper, rights, 2, 11)
     assert stepper.watermark("matches.join") == 18 * SECOND
+
+
+@pytest.mark.parametrize(("partner", "holds"), [(15.2, 15), (9.7, 15.5), (12, None)])
+def test_of_several_that_wait_in_one_span_only_those_with_a_partner_hold_nothing_back(
+    partner: float, holds: float | None
+) -> None:
+    """Two values wait with stamps of 15 s and 15.5 s, in one span of a second, and one in the span before."""
+    stepper = Stepper(joined(Interval(before=SECOND // 2, after=5 * SECOND), "left", seconds(WAITING_SPANS)))
+    for number, second in ((1, 10), (2, 10.5), (3, 9.4)):
+        send(stepper, lefts, number, second)
+    stepper.advance_watermark(18 * SECOND)
+    assert stepper.watermark("matches.join") == 14.4 * SECOND
+    send(stepper, rights, 4, 9)
+    assert stepper.watermark("matches.join") == 15 * SECOND
+    send(stepper, rights, 5, partner)
+    assert stepper.watermark("matches.join") == (18 if holds is None else holds) * SECOND
+    stepper.finish()
+    assert state_left(stepper, ["matches.join"]) == {}
 
 
 def test_a_key_keeps_one_version_and_no_record() -> None:

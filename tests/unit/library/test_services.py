@@ -238,6 +238,23 @@ def test_answers_that_nobody_fetches_are_bounded(monkeypatch: pytest.MonkeyPatch
         askers.close()
 
 
+def test_an_answer_waits_for_its_hook_while_others_are_asked_for() -> None:
+    """As long as there are few: a question whose answer is thrown away would be asked again, and again."""
+    asked = Counter[str]()
+
+    def client(payment: Payment) -> Score:
+        asked[payment.id] += 1
+        return doubled(payment)
+
+    askers = Askers(Service(lambda: client, Score, at_once=1))
+    for name in ("a", "b", "c", "a", "b"):
+        askers.ask("k", name, Payment(name, 1))
+        wait_for(lambda: None not in askers._heard.values())
+    askers.close()
+    assert asked == {"a": 1, "b": 1, "c": 1}
+    assert {name: askers.outcome("k", name) for name in "abc"} == dict.fromkeys("abc", (Score(2), ""))
+
+
 def test_the_end_of_a_run_does_not_wait_for_a_call_and_closes_the_client() -> None:
     goes_on, closed = Signal(), Signal()
 
@@ -297,7 +314,7 @@ def test_threads_end_when_a_run_does() -> None:
     before = {*threads_now()}
     askers = Askers(Service(lambda: doubled, Score, at_once=3))
     begun = {*threads_now()} - before
-    assert len(begun) == 3
+    assert [thread.daemon for thread in begun] == [True] * 3, "one that waits for an answer keeps no process alive"
     askers.close()
     for thread in begun:
         thread.join(60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from millwheel import MINUTE, SECOND
 from millwheel.core.interval.schedule import Schedule
 from millwheel.library import Aggregation, AtWatermark, EveryRecords, EveryWall, Once, Sessions, collect, seconds
 from millwheel.testing import Stepper
-from tests.unit.library.pipelines import Score, dropped, found, left, panes, send, windowed
+from tests.unit.library.pipelines import Score, dropped, found, left, panes, scores, send, windowed
 
 GAP = Sessions(seconds=10)
 
@@ -24,6 +25,19 @@ def test_records_that_are_nearer_than_the_gap_are_one_session() -> None:
         ("ann", 1, 18, 2, "on time"), ("ann", 18, 28, 1, "on time"), ("ann", 40, 50, 1, "on time"),
     ]  # fmt: skip
     assert left(stepper, ["panes.sum"]) == {}
+
+
+@pytest.mark.parametrize("order", [*permutations((1, 11, 21))])
+@pytest.mark.parametrize("nearer", [0, 1])
+def test_a_session_ends_before_the_record_that_is_a_whole_gap_later(order: tuple[int, ...], nearer: int) -> None:
+    """Whichever comes first; a microsecond nearer, the one in the middle makes one session of all."""
+    times = {second: second * SECOND + nearer * (0 if second == 11 else 1 if second < 11 else -1) for second in order}
+    stepper = Stepper(windowed(GAP, aggregation=collect(int, lambda score: score.points)))
+    for second in order:
+        stepper.send(scores, Score("ann", second), times[second])
+    stepper.finish()
+    assert [pane[3] for pane in found(stepper)] == ([[1, 11, 21]] if nearer else [[1], [11], [21]])
+    assert left(stepper, ["panes.collect"]) == {}
 
 
 def test_a_record_between_two_sessions_makes_them_one() -> None:

@@ -83,6 +83,51 @@ def test_a_part_is_sealed_when_it_is_full_or_old_or_the_input_ends() -> None:
     assert [msgspec.json.decode(row["value"], type=Visit).number for row in stepper.rows("dump_rows")] == [*range(6)]
 
 
+def test_a_part_may_be_one_row_and_each_is_sealed_a_while_after_its_own_first_row() -> None:
+    pipeline, chain = begin()
+    chain.to_files("one", Visit, rows=1)
+    chain.to_files("dump", Visit, rows=2, every=seconds(60))
+    stepper = Stepper(pipeline)
+
+    def sealed(name: str) -> list[tuple[int, int]]:
+        return [(row["part"], row["rows"]) for row in stepper.rows(f"{name}_parts")]
+
+    for number in range(2):
+        stepper.send(visits, Visit("a", number), number)
+    assert (sealed("one"), sealed("dump")) == ([(0, 1), (1, 1)], [(0, 2)])
+    stepper.advance_clock(59 * SECOND)
+    stepper.send(visits, Visit("a", 2), 2)
+    stepper.advance_clock(60 * SECOND - 1)
+    assert sealed("dump") == [(0, 2)]
+    stepper.advance_clock(1)
+    assert sealed("dump") == [(0, 2), (1, 1)]
+    stepper.advance_clock(600 * SECOND)
+    stepper.finish()
+    assert sealed("dump") == [(0, 2), (1, 1)], "there is no part without a row"
+
+
+def test_a_full_part_leaves_no_timer_behind() -> None:
+    pipeline, chain = begin()
+    chain.to_files("dump", Visit, rows=2, every=seconds(60))
+    stepper = Stepper(pipeline)
+    for number in range(2):
+        stepper.send(visits, Visit("a", number), number)
+    stepper.restart()  # all logs are folded
+    assert not any(stepper.store.inner.folded.timers["dump.parts"].values())
+
+
+def test_each_record_may_be_several_rows() -> None:
+    pipeline, chain = begin()
+    chain.key_by(page).upsert_to(
+        NEWEST, lambda visit: [Newest(page=visit.page + more, number=visit.number) for more in ("", "'")]
+    )
+    stepper = Stepper(pipeline)
+    for number, name in enumerate("aba"):
+        stepper.send(visits, Visit(name, number), number)
+    rows = {row["page"]: row["number"] for row in stepper.rows(NEWEST)}
+    assert rows == {"a": 2, "a'": 2, "b": 1, "b'": 1}
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_under_faults_each_record_is_one_row(seed: int) -> None:
     rows = [(Visit("ab"[n % 2], n), n) for n in range(40)]
