@@ -74,7 +74,7 @@ class _Pipes(SubprocessStreamProtocol):
 
 
 class Supervisor:
-    """ ""A family of processes; `say` takes each line that they print: whose it is, whether it is an error, and the line."""
+    """A family of processes; `say` takes each line that they print: whose it is, whether it is an error, and the line."""
 
     def __init__(
         self,
