@@ -682,8 +682,9 @@ STANDSTILL_US: Final = 2 * 1_000_000
 STANDSTILL_INTERVALS: Final = 3
 """Intervals of a computation that a worker looks into: when the oldest is mended, the next one is seen."""
 
-STANDSTILL_TEXT: Final = 200
-"""Characters of what keeps a watermark that are told; a key may be longer."""
+STANDSTILL_TEXT: Final = 1_000
+"""Characters of what keeps a watermark that are told: the path of a file and why it is waited for, with the setting that lets
+it go on, are some 500.  A key may be longer."""
 
 LOAD_GAP_PERMILLE: Final = 400
 """Loads that differ by less of a core are left alone: a move costs more than it brings."""

@@ -61,4 +61,6 @@ def held_by(actors: Actors, name: str, watermark: int) -> list[Standstill]:
 
 def standstill(name: str, interval: IntervalId, kind: str, timestamp: int, detail: str) -> Standstill:
     """With no more of the detail than somebody reads."""
-    return Standstill(name, interval, kind, timestamp, detail[: limits.STANDSTILL_TEXT])
+    if len(detail) > limits.STANDSTILL_TEXT:
+        detail = detail[: limits.STANDSTILL_TEXT - 1] + "…"
+    return Standstill(name, interval, kind, timestamp, detail)

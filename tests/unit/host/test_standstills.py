@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millwheel import limits
 from millwheel.cluster import Standstill
 from millwheel.core.interval import events as ev
 from millwheel.host.actors import Actor, Actors
+from millwheel.host.stalls import why_it_waits
 from millwheel.host.standstills import Standstills, held_by, standstill
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME
+from millwheel_injectors import FileSource, TextLines
 from tests.unit.core.bench import Bench, recovered
 
 HOLD = Standstill("Count", IntervalId(1), "hold", 40, "key 'h'")
@@ -66,9 +70,22 @@ def test_a_worker_looks_into_a_few_intervals_only_and_tells_a_part_of_a_long_key
     actors = Actors()
     for number in range(2 * limits.STANDSTILL_INTERVALS):
         start = recovered()
-        start.holds.add("h" * 500, 40)
+        start.holds.add("h" * 1_500, 40)
         actors.put(actor_of(Bench(start), number + 1, 50))
     found = held_by(actors, "Count", 40)
     assert [one.interval for one in found] == [*range(1, limits.STANDSTILL_INTERVALS + 1)]
     assert {len(one.detail) for one in found} == {limits.STANDSTILL_TEXT}
+    assert {one.detail[-2:] for one in found} == {"h…"}
     assert standstill("x", IntervalId(0), "source", 1, "why").detail == "why"
+    exact = "w" * limits.STANDSTILL_TEXT
+    assert standstill("x", IntervalId(0), "source", 1, exact).detail == exact
+
+
+@pytest.mark.parametrize("idle_after_us", [None, 10_500_000])
+@pytest.mark.parametrize("partition", ["", "logs/" + "a" * 255])
+def test_why_a_source_waits_is_told_whole_with_the_setting_that_lets_it_go_on(
+    idle_after_us: int | None, partition: str
+) -> None:
+    source = FileSource("s", "*", TextLines(), event_time=lambda _: 0, tail=True, idle_after_us=idle_after_us)
+    why = why_it_waits(source, partition)
+    assert standstill("source:s", IntervalId(0), "source", 1, why).detail == why
