@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -407,6 +408,8 @@ def test_an_orphan_in_a_directory_that_was_moved_is_stopped(cluster: Path) -> No
         with EmbeddedPostgres(place / "new") as server, psycopg.connect(server.url) as connection:
             assert server.pid is not None
             assert not any(embedded._command_line(pid)), "it would be found by its old name only"
+            with (place / "new" / "users").open("ab") as users:  # others may use it, too
+                fcntl.flock(users, fcntl.LOCK_SH | fcntl.LOCK_NB)
             assert connection.execute("SELECT 1").fetchone() == (1,)
         assert server.pid is None
 
