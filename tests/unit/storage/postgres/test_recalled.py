@@ -144,6 +144,7 @@ def test_who_asked_for_what_moves_has_to_ask_again(postgres: EmbeddedPostgres, p
 
 @pytest.mark.parametrize(("views_at", "source_at", "oldest", "begins"), [
     (4, 9, 7, 7), (4, 6, 7, 6), (8, 9, 7, 8), (4, None, 7, 4), (None, None, 7, None), (None, 9, 7, 7), (4, 6, None, 6),
+    (-9, -4, -6, -6),
 ])  # fmt: skip
 def test_where_the_first_step_begins(
     postgres: EmbeddedPostgres, pipeline: str, views_at: int | None, source_at: int | None, oldest: int | None,
@@ -235,7 +236,10 @@ class Aggregated(Viewed):
         # Both have run, and only one of the two intervals has heard so.
         run = [pane("g#0", 60, b"run"), pane("n#0", 60, b"run")]
         both_run = Produced(SubscriptionId(MERGED), ProducerId(74), SequenceNumber(0), ["g", "n"], run, [69, 69])
-        await self.commit(first, 2, produced=[both_run])
+        at_frontier = Produced(
+            SubscriptionId(MERGED), ProducerId(72), SequenceNumber(3), ["h"], [pane("h#0", 70, b"h")], [79]
+        )
+        await self.commit(first, 2, produced=[both_run, at_frontier])
         await self.commit(3, 2, ids=[ids(MERGED, 74, 1)])
         await self.commit(4, 1, ids=[ids(MERGED, 74, 0, 1)])
 
@@ -264,12 +268,13 @@ def test_both_stores_take_back_alike(postgres: EmbeddedPostgres, pipeline: str) 
         assert found == {
             ("a", "0"): b"1", ("a", "0#2"): b"a2", ("a", "-7#11"): b"a11", ("#3", "0#0"): b"hash", ("k\0\\3", "5#1"): b"odd",
             ("b", "20#70.1"): b"b", ("a", "30#70.2"): b"a1", ("d", "40#5.1"): b"d", ("f", "50#5.1"): b"f",
+            ("h", "70#72.3"): b"h",
         }  # fmt: skip
         assert {row[0] for row in tables["key_state"]} == {"views"}
         assert tables["timer"] == sorted(
             [
                 ("views", "a", "watermark", "e0", 9),
-                *(("views", key, "watermark", "#", 6) for key in ("a", "#3", "k\0\\3", "b", "d", "f")),
+                *(("views", key, "watermark", "#", 6) for key in ("a", "#3", "k\0\\3", "b", "d", "f", "h")),
             ]
         )
         assert tables["hold"] == []

@@ -235,6 +235,21 @@ def test_a_sink_table_with_partitions_may_be_there_before_the_first_run(
         assert connection.execute("SELECT k, n FROM half").fetchall() == [("b", 1)]
 
 
+def test_a_start_warns_of_what_is_allowed_and_a_mistake_as_often(
+    postgres: EmbeddedPostgres, pipeline: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        for source in ("one", "other"):
+            assert not caplog.messages
+            await store.open_pipeline(shape(pipeline, sources=(source,), streams={source: "s"}))
+        await store.close()
+
+    asyncio.run(main())
+    (said,) = caplog.messages
+    assert said.startswith("source 'other' feeds what 'one' fed, which is left out")
+
+
 def test_a_role_that_may_make_no_schema_is_told_who_makes_it(postgres: EmbeddedPostgres, pipeline: str) -> None:
     async def opened() -> None:
         store = PostgresStore(make_conninfo(postgres.url, user="narrow"), pipeline)

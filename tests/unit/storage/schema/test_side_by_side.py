@@ -48,6 +48,7 @@ CHANGES: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"computations": {"a": ("m",), "b": ()}}, ["computation 'b' is new"], ["computation 'b' is gone"]),
     ({"computations": {"a": ()}}, ["computation 'a' has changed"], ["computation 'a' has changed"]),
     ({"subscriptions": {"a<s": "t"}}, ["subscription 'a<s' has changed"], ["subscription 'a<s' has changed"]),
+    ({"key_versions": {"a<s": "2"}}, ["version of the keys of 'a<s' is new"], ["version of the keys of 'a<s' is gone"]),
     ({"sources": ()}, ["source 'src' is gone"], ["source 'src' is new"]),
     ({"sinks": (SinkTable("t", {"k": "text", "n": "bigint"}, ("k",)),)}, ["sink table 't' has changed"],
      ["sink table 't' has changed"]),
