@@ -172,6 +172,24 @@ def test_whoever_takes_intervals_and_whoever_leaves_waits_for_who_changes_the_ma
     run(cluster, main())
 
 
+def test_whoever_waits_for_the_map_with_other_sources_has_locked_no_owner(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    """Or it and who has the map, and wants the owners, could wait for each other for ever."""
+    cluster = Cluster(postgres.url, pipeline)
+
+    async def main() -> None:
+        await cluster.process()
+        cluster.shape = msgspec.structs.replace(cluster.shape, sources=())
+        async with await cluster.connection() as watcher, cluster.holding("SELECT FROM cluster FOR UPDATE"):
+            opened = asyncio.create_task(cluster.process())
+            assert await seen_to_wait(opened, watcher)
+            assert (await watcher.execute("SELECT FROM source_owner FOR UPDATE NOWAIT")).rowcount == 1
+        assert (await (await opened).cluster_map()).sources == ()
+
+    run(cluster, main())
+
+
 def test_whoever_is_about_to_change_what_a_write_rests_on_is_waited_for(
     postgres: EmbeddedPostgres, pipeline: str
 ) -> None:

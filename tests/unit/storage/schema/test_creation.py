@@ -250,6 +250,24 @@ def test_a_start_warns_of_what_is_allowed_and_a_mistake_as_often(
     assert said.startswith("source 'other' feeds what 'one' fed, which is left out")
 
 
+@pytest.mark.parametrize("kind", [MemoryStore, PostgresStore])
+def test_what_feeds_a_stream_is_told_once_it_was_opened(
+    postgres: EmbeddedPostgres, pipeline: str, kind: type[MemoryStore] | type[PostgresStore]
+) -> None:
+    store = MemoryStore() if kind is MemoryStore else PostgresStore(postgres.url, pipeline)
+
+    async def main() -> None:
+        both = shape(pipeline, sources=("one", "two"), streams={"one": "s", "two": "s"})
+        assert not (await store.open_pipeline(both)).fed
+        await store.open_source("two", {"p": b""})
+        without = shape(pipeline, sources=("one",), streams={"one": "s"})
+        for opened in (both, without):
+            assert (await store.open_pipeline(opened)).fed == {"two": "s"}, "also when the source is left out"
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_a_role_that_may_make_no_schema_is_told_who_makes_it(postgres: EmbeddedPostgres, pipeline: str) -> None:
     async def opened() -> None:
         store = PostgresStore(make_conninfo(postgres.url, user="narrow"), pipeline)
@@ -415,6 +433,30 @@ def test_a_cell_that_was_renamed_before_it_is_dropped_leaves_nothing(
         await store.open_pipeline(shape(pipeline, coders=left, dropped=("a.new",)))
         (found,) = await store.load(interval, ["a"])
         assert found.cells == {("old#2", ""): b"2"}
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, PostgresStore])
+def test_a_computation_may_be_renamed_and_lose_a_cell_at_once(
+    postgres: EmbeddedPostgres, pipeline: str, kind: type[MemoryStore] | type[PostgresStore]
+) -> None:
+    store = MemoryStore() if kind is MemoryStore else PostgresStore(postgres.url, pipeline)
+
+    async def main() -> None:
+        coders = {"stream:s": "bytes", "cell:a.gone": "int", "cell:a.kept": "int"}
+        interval = (await store.open_pipeline(shape(pipeline, coders=coders))).intervals[0].id
+        owned = (await store.acquire([interval]))[interval]
+        rows: list[tuple[str, str, str, bytes | None]] = [("a", "gone", "", b"1"), ("a", "kept", "", b"2")]
+        written = encode_checkpoint(msgspec.structs.replace(image([]), state=StateWrites.of(rows)))
+        await store.commit([LogWrite(interval, owned, Seq(1), 0, written)])
+        await store.recover(interval, owned)
+        named = {"computations": {"b": ("m",)}, "subscriptions": {"b<s": "s"}, "formerly": {"computation:b": "a"}}
+        left = {"stream:s": "bytes", "cell:b.kept": "int"}
+        await store.open_pipeline(shape(pipeline, coders=left, dropped=("b.gone",), **named))
+        (found,) = await store.load(interval, ["a"])
+        assert found.cells == {("kept", ""): b"2"}
         await store.close()
 
     asyncio.run(main())

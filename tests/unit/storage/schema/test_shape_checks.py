@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millwheel.bundles import CHECKPOINT_FORMAT
 from millwheel.errors import IncompatibleStore, WiringError
 from millwheel.ids import IntervalId
 from millwheel.ports import IntervalRow, PipelineShape
@@ -30,6 +31,11 @@ def test_split_keys_ascend(splits: tuple[str, ...]) -> None:
         check_shape(PipelineShape("p", {"a": splits}, {}, {}, (), ()), RESERVED_NAMES)
 
 
+def test_a_computation_is_not_called_as_the_partitions_of_a_source_are() -> None:
+    with pytest.raises(WiringError, match="'source:a': names starting with 'source:' are for injectors"):
+        check_shape(PipelineShape("p", {"source:a": ()}, {}, {}, (), ()), RESERVED_NAMES)
+
+
 def test_ranges_cover_everything() -> None:
     assert ranges(("g", "q")) == [("", "g"), ("g", "q"), ("q", None)]
 
@@ -39,6 +45,9 @@ def test_a_later_format_is_refused() -> None:
         check_formats(STORE_FORMAT + 1, 1)
     with pytest.raises(IncompatibleStore, match="checkpoints of format 9"):
         check_formats(STORE_FORMAT, 9)
+    with pytest.raises(IncompatibleStore, match=f"checkpoints of format {CHECKPOINT_FORMAT - 1}, this version writes"):
+        check_formats(STORE_FORMAT, CHECKPOINT_FORMAT - 1)
+    check_formats(STORE_FORMAT - 1, CHECKPOINT_FORMAT)
 
 
 @pytest.mark.parametrize("key", ["", "f", "g", "p", "q", "z", "\U0001f600"])
