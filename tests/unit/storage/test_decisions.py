@@ -28,6 +28,7 @@ def test_the_order_of_a_decision_says_nothing() -> None:
         {"intervals": {1: 5, 2: 5}},
         {"sources": {"s": None}},
         {"sources": {}},
+        {"back": True},
     ],
 )
 def test_another_decision_has_another_digest(change: dict[str, object]) -> None:
@@ -41,8 +42,9 @@ def test_a_reshaping_is_recognised_too() -> None:
         Reshaping(3, 8, one.intervals, ["m"]),
         Reshaping(3, 7, one.intervals, ["n"]),
         Reshaping(3, 7, [IntervalId(2)], ["m"]),
+        Reshaping(3, 7, one.intervals, ["m"], back=True),
     ]
-    assert len({digest(decision) for decision in (one, *others)}) == 4
+    assert len({digest(decision) for decision in (one, *others)}) == 5
 
 
 def row(number: int, low: str, high: str | None, computation: str = "a") -> IntervalRow:
