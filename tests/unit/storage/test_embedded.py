@@ -15,6 +15,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -359,6 +360,44 @@ def test_a_child_that_ends_leaves_the_server_to_its_parent(cluster: Path) -> Non
             os.waitpid(child, 0)
             with psycopg.connect(server.url) as connection:
                 assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to somebody else")
+def test_a_directory_of_somebody_else_is_refused() -> None:
+    """Who owns it could change what lies there, or has it for something else."""
+    with short_directory() as place:
+        (place / "postgres").mkdir()
+        os.chown(place / "postgres", 54_321, 54_321)
+        with pytest.raises(StoreError, match="postgres belongs to another user; choose another directory"):
+            EmbeddedPostgres(place).start()
+        assert (place / "postgres").stat().st_uid == 54_321
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda number, frame: None], ids=["nohup", "a program's own"])
+def test_who_handles_signals_or_ignores_them_goes_on_to_do_so(handler: Any) -> None:
+    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        embedded._exit_on_sigterm()
+        assert {signal.getsignal(number) for number in before} == {handler}
+        for number in before:
+            signal.signal(number, signal.SIG_DFL)
+        embedded._exit_on_sigterm()
+        assert {signal.getsignal(number) for number in before} == {embedded._on_sigterm}
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def test_of_two_that_start_or_stop_a_server_the_second_waits() -> None:
+    with short_directory() as place:
+        server = EmbeddedPostgres(place)
+        with (place / "mutex").open("ab") as mutex, ThreadPoolExecutor() as pool:
+            fcntl.flock(mutex, fcntl.LOCK_SH)
+            entered = pool.submit(lambda: server._mutex().__enter__())
+            time.sleep(0.2)
+            assert not entered.done()
+            fcntl.flock(mutex, fcntl.LOCK_UN)
+            entered.result(timeout=60)
 
 
 def test_a_link_in_the_place_of_the_cluster_is_refused_as_one() -> None:
