@@ -15,11 +15,12 @@ import msgspec
 import pytest
 from google.protobuf.struct_pb2 import Struct as ProtobufStruct
 from google.protobuf.timestamp_pb2 import Timestamp
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millwheel import BytesCoder, Coder, JsonCoder, MsgpackCoder, ProtobufCoder, TextCoder
 from millwheel.errors import CoderError, WiringError
+from tests.effort import examples
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 integers = st.integers(-(2**63), 2**63 - 1)
@@ -82,6 +83,24 @@ def test_round_trip(coder: Coder[Any], values: st.SearchStrategy[Any], data: st.
     assert type(encoded) is bytes
     assert coder.decode(encoded) == value
     assert coder.encode(coder.decode(encoded)) == encoded
+
+
+WHOLE = [(coder, values) for coder, values in ROUND_TRIPS if isinstance(coder, JsonCoder | MsgpackCoder)]
+
+
+@pytest.mark.parametrize(("coder", "values"), WHOLE, ids=lambda value: getattr(value, "fingerprint", ""))
+@settings(max_examples=examples(10))
+@given(data=st.data())
+def test_more_bytes_than_those_of_a_value_are_refused(
+    coder: Coder[Any], values: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
+    encoded = coder.encode(data.draw(values))
+    for more in (b"\0", encoded):
+        if not (encoded + more).isdigit():
+            with pytest.raises(CoderError, match="cannot decode"):
+                coder.decode(encoded + more)
+    with pytest.raises(CoderError, match="cannot decode"):
+        coder.decode(b"")
 
 
 class Token(bytes):

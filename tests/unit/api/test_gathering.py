@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from millwheel import (
     SECOND,
@@ -25,6 +27,7 @@ from millwheel import (
 from millwheel.errors import WiringError
 from millwheel.testing import Stepper, simulate
 from millwheel_injectors import IterableSource
+from tests.effort import examples
 
 
 class Sale(msgspec.Struct, frozen=True):
@@ -103,6 +106,70 @@ def test_only_values_of_the_same_stretch_of_time_are_merged_and_the_watermark_wa
     stepper.finish()
     found = sorted((output.timestamp // SECOND, output.value.cents) for output in stepper.outputs(totals))
     assert found == [(3, 12), (12, 30)]
+
+
+class Basket(msgspec.Struct, frozen=True):
+    shop: str
+    numbers: list[int]
+
+
+baskets = Stream("baskets", MsgpackCoder(Basket))
+gathered = Stream("gathered", MsgpackCoder(Basket))
+
+
+class Pass(Computation[Basket]):
+    def ProcessRecord(self, context: Context, record: Record[Basket]) -> None:
+        context.produce(gathered, record.value)
+
+
+WITHIN = 10
+"""us"""
+
+
+@settings(max_examples=examples(40, gate=20))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("aab"), st.integers(0, 35), st.sampled_from(["", "", "clock", "watermark"])),
+        min_size=2, max_size=25,
+    ),
+    st.booleans(),
+)  # fmt: skip
+def test_each_value_is_in_one_merged_value_of_its_stretch_of_time_at_the_time_of_the_oldest(
+    rows: list[tuple[str, int, str]], within: bool
+) -> None:
+    """And the watermark waits for all that is gathered."""
+    combiner: Gathering[Basket] = Gathering(
+        lambda left, right: Basket(left.shop, left.numbers + right.numbers),
+        shards=2, by=lambda basket: 0, every=SECOND, within=timedelta(microseconds=WITHIN) if within else None,
+    )  # fmt: skip
+    pipeline = Pipeline("baskets")
+    pipeline.inject(IterableSource("till", []), into=baskets)
+    pipeline.add(Pass, [subscribe(baskets, lambda basket: basket.shop)], [gathered], combiner=combiner)
+    stepper = Stepper(pipeline)
+    promised = 0
+    stepper.advance_watermark(0)
+    for number, (shop, time, then) in enumerate(rows):
+        stepper.send(baskets, Basket(shop, [number]), max(time, promised))
+        rows[number] = (shop, max(time, promised), then)
+        if then == "clock":
+            stepper.advance_clock(SECOND)
+        elif then == "watermark":
+            promised = max(promised, time)
+            stepper.advance_watermark(promised)
+        out = {n for it in stepper.outputs(gathered) for n in it.value.numbers}
+        waits = [at for n, (_, at, _) in enumerate(rows[: number + 1]) if n not in out]
+        assert stepper.watermark("Pass.parts") == min([promised, *waits])
+        assert not waits or then != "clock"
+    stepper.advance_clock(SECOND)
+    stepper.finish()
+    found = [(it.value, it.timestamp) for it in stepper.outputs(gathered)]
+    assert sorted(n for basket, _ in found for n in basket.numbers) == [*range(len(rows))]
+    for basket, timestamp in found:
+        times = [rows[n][1] for n in basket.numbers]
+        assert {rows[n][0] for n in basket.numbers} == {basket.shop}
+        assert timestamp == min(times)
+        assert not within or len({time // WITHIN for time in times}) == 1
+    assert stepper.states("Pass.parts") == {}
 
 
 def test_a_merge_that_loses_the_key_is_an_error_of_the_hook() -> None:

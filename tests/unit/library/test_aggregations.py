@@ -156,6 +156,11 @@ def test_an_aggregation_of_your_own_is_four_functions() -> None:
     assert longest.result(gathered(longest, [(0, "to"), (1, "be or"), (2, "not")])) == 5
 
 
+def test_one_value_may_be_the_top() -> None:
+    of: Aggregation[int, Any, Any] = top(1, lambda n: n % 10, int)
+    assert of.result(of.merge(of.add(of.add(of.zero(), 19), 21), of.add(of.zero(), 12))) == [19]
+
+
 def test_top_of_nothing_is_refused() -> None:
     with pytest.raises(WiringError):
         top(0, itself, int)

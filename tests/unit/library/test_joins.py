@@ -419,6 +419,16 @@ def test_rows_without_a_partner_keep_the_watermark_until_they_are_out() -> None:
     assert stepper.watermark("matches.join") == 16 * SECOND
 
 
+@pytest.mark.parametrize("within", [Fixed(seconds=10), Interval(after=seconds(5))])
+def test_where_no_row_comes_without_a_partner_nothing_keeps_the_watermark(within: Any) -> None:
+    stepper = Stepper(joined(within, "inner", seconds(5)))
+    send(stepper, lefts, 1, 3)
+    for second in range(4, 18):
+        stepper.advance_watermark(second * SECOND)
+        assert stepper.watermark("matches.join") == second * SECOND
+    assert state_left(stepper, ["matches.join"]) == {}
+
+
 def test_what_comes_after_the_lateness_goes_to_the_stream_for_it() -> None:
     for within in (Fixed(seconds=10), Interval(after=seconds(5))):
         stepper = Stepper(joined(within, "inner", seconds(5)))
@@ -654,5 +664,9 @@ def test_the_stored_rows_are_those_of_the_coders() -> None:
     assert coder.decode(coder.encode(several)) == several
     kept = Kept(3, True, Seen("a", 1))
     assert KeptCoder(inner).decode(KeptCoder(inner).encode(kept)) == kept
-    with pytest.raises(CoderError, match="cannot be decoded"):
-        KeptCoder(inner).decode(b"\xc1")
+    stored: list[tuple[Any, Any]] = [(match_coder(inner, inner), row), (coder, several), (KeptCoder(inner), kept)]
+    for each, value in stored:
+        data = each.encode(value)
+        for wrong in (b"", b"\xc1", data[:-1], data + b"\0", data + data):
+            with pytest.raises(CoderError, match="cannot be decoded"):
+                each.decode(wrong)

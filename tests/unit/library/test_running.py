@@ -29,6 +29,7 @@ from millwheel.library import (
 from millwheel.testing import Stepper, simulate
 from tests.effort import examples
 from tests.unit.library.pipelines import Score, dropped, left, many, panes, scores, send, windowed
+from tests.unit.library.test_properties import timers_left
 
 run_up = Stream("run_up", MsgpackCoder(Running[Score, Any]))
 
@@ -144,10 +145,12 @@ def test_the_clock_says_in_which_window_a_record_is() -> None:
     assert spans(stepper) == []
     stepper.advance_clock(6 * SECOND)
     assert sorted(spans(stepper)) == [("a", begin, begin + 10, 2), ("b", begin, begin + 10, 1)]
+    assert timers_left(stepper) == {}, "of a key that has no window nothing is kept until the end of the input"
     send(stepper, "a", 1, 900)
     stepper.finish()
     assert spans(stepper)[2:] == [("a", begin + 10, begin + 20, 1)]
     assert stepper.states("panes.count") == {}
+    assert timers_left(stepper) == {}
 
 
 @pytest.mark.parametrize("seed", range(4))
