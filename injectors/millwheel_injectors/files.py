@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, overload
 
@@ -55,6 +55,7 @@ from millwheel_injectors.listing import list_files, prefixes
 from millwheel_injectors.paced import PacedTextPartition, check_pace
 from millwheel_injectors.partition import Reading, TextPartition, decode_state
 from millwheel_injectors.rejects import Reject, open_rejects, raw_text
+from millwheel_injectors.streams import read_head
 from millwheel_injectors.times import EventTime, named_time
 from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Frontier, Policy, checked_policy
 
@@ -394,9 +395,13 @@ class FileSource(Source[T]):
             if empty and not self._tail:
                 raise SourceError(f"source {self.name}: no file at {pattern}; check the path, or tail to wait for it")
 
-    def _is_listed(self, inode: int) -> bool:
-        """It is asked of the few files that may be finished ones by their paths alone."""
-        return any(file.inode == inode for file in self._list())
+    def _is_listed(self, identity: Identity) -> bool:
+        """It is asked of the few files that may be finished ones by their paths alone.
+
+        Another file may have the inode by now.
+        """
+        looks = (self._catalog.look(listed) for listed in self._list() if listed.inode == identity.inode)
+        return any(file is not None and identity.fits(file.head) for file in looks)
 
     def _held(self, name: str) -> bool:
         partition = self._partitions.get(name)
@@ -427,16 +432,18 @@ class FileSource(Source[T]):
 
     def _moved(self, identity: Identity) -> FoundFile | None:
         """A file that was renamed since the last search; or, with a look into each, one that was copied or compressed."""
-        renamed = [file for file in self._list() if file.inode == identity.inode]
-        for listed in renamed or self._list():
+        renamed = (file for file in self._list() if file.inode == identity.inode)
+        for listed in chain(renamed, self._list()):  # an inode may be another file's by now
             file = self._catalog.look(listed)
             if file is not None and identity.fits(file.head) and likeness(identity, file) is not None:
                 return file
         return None
 
     def _is_at(self, name: str, place: Path) -> bool:
+        """Another file may have its path and its inode by now."""
+        identity = self._catalog.identity(name)
         try:
-            return place.stat().st_ino == self._catalog.identity(name).inode
+            return place.stat().st_ino == identity.inode and identity.fits(read_head(place))
         except FileNotFoundError:
             return False
 

@@ -215,12 +215,12 @@ class Catalog:
         files: Sequence[FoundFile],
         finished: Mapping[str, Identity],
         held: Callable[[str], bool],
-        there: Callable[[int], bool],
+        there: Callable[[Identity], bool],
     ) -> tuple[dict[str, FoundFile], list[FoundFile]]:
         """The file of every name that has one, of those in `finished` too; and files that no name fits.
 
-        `held(name)` says that the partition has its file open, so that it may be gone from the disk, and `there(inode)` that
-        a file with this inode is listed.
+        `held(name)` says that the partition has its file open, so that it may be gone from the disk, and `there(identity)`
+        that a file with this inode and beginning is listed.
         """
         known = {**finished, **self._known}
         files = [*self._seen_again(files)]
@@ -249,7 +249,7 @@ class Catalog:
         return None if line is None else digest_of(line)
 
     def _pair(
-        self, files: Sequence[FoundFile], known: Mapping[str, Identity], there: Callable[[int], bool]
+        self, files: Sequence[FoundFile], known: Mapping[str, Identity], there: Callable[[Identity], bool]
     ) -> dict[str, FoundFile]:
         """Files that have a name, the surest pairs first."""
         index: dict[tuple[int, str], list[str]] = {}
@@ -324,10 +324,10 @@ def likeness(identity: Identity, file: FoundFile) -> tuple[int, int] | None:
     return near, identity.head
 
 
-def _has_other_name(identity: Identity, file: FoundFile, there: Callable[[int], bool]) -> bool:
+def _has_other_name(identity: Identity, file: FoundFile, there: Callable[[Identity], bool]) -> bool:
     """Whether a finished file was renamed, and `file` has come into its place."""
     same_path = identity.path in (file.path, below_its_root(file.path))
-    return same_path and identity.finished and identity.inode != file.inode and there(identity.inode)
+    return same_path and identity.finished and identity.inode != file.inode and there(identity)
 
 
 def tail_fits(place: Path, identity: Identity) -> bool:

@@ -84,6 +84,8 @@ class TextPartition:
         self._muted = False
         self._bad: list[int] = []
         """Raw rows of the last batch that were rejected."""
+        self._known_at = (identity.path, identity.inode)
+        """Where the file was when its last state was made."""
         self._rewind()
 
     def _rewind(self) -> None:
@@ -109,6 +111,7 @@ class TextPartition:
         self.close()
         self._rewind()
         self._created = stored.created
+        self._known_at = (stored.identity.path, stored.identity.inode)
         if seeks:
             self._seek(stored)
         self._skip(position, place)
@@ -134,7 +137,9 @@ class TextPartition:
         raise SourceError(f"{place}: it is renamed again and again while it is opened; start again")
 
     def _seek(self, stored: FileState) -> None:
-        self._offset = stored.identity.offset
+        identity = stored.identity
+        self._offset = self.identity.offset = identity.offset
+        self.identity.tail, self.identity.tail_digest = identity.tail, identity.tail_digest
         self._row = stored.row
         self._parser.memory = stored.memory
         self._gauge.seen = stored.seen
@@ -175,7 +180,13 @@ class TextPartition:
                     return self._batch(buffer, parsed)
                 wanted = 2 * len(lines)
             if len(lines) == buffer.waiting() and not self._more(buffer):
-                return None
+                return self._nothing_more()
+
+    def _nothing_more(self) -> Batch | None:
+        """Nothing, unless the file ends and has moved since its last row: then a batch with a state by which it is known."""
+        if not self.finished() or self._known_at == (self.identity.path, self.identity.inode):
+            return None
+        return Batch([], [], [], self._row, self._encoded())
 
     def _parse(self, lines: list[bytes], limit: int, final: bool) -> Parsed:
         if self._row == 0 and lines[0].startswith(BOM_UTF8) and not isinstance(lines[0], Oversized):
@@ -240,6 +251,11 @@ class TextPartition:
         identity.tail, identity.tail_digest = len(buffer.tail), digest_of(buffer.tail)
         if identity.head < FILE_HEAD_LIMIT_BYTES and identity.head < buffer.offset:
             self._learn_head()
+        return self._encoded()
+
+    def _encoded(self) -> bytes:
+        identity = self.identity
+        self._known_at = (identity.path, identity.inode)
         state = FileState(STATE_VERSION, identity, self._row, self._gauge.seen, self._parser.memory, self._created)
         return msgspec.json.encode(state)
 

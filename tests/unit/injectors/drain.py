@@ -60,6 +60,10 @@ class Registry:
         self.steps: list[str] = []
         """Kinds of the steps of all searches."""
 
+    def restart(self, source: Source) -> None:
+        """Another process, with a source that knows nothing, goes on."""
+        self._source, self._known = source, set()
+
     def begin(self, partition: str, state: bytes) -> None:
         """A partition was opened, and not read to its end."""
         run(self._store.open_source(self._source.name, {partition: state}))

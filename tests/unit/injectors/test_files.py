@@ -271,10 +271,12 @@ def test_rows_that_are_skipped_at_a_start_are_not_rejected_again(tmp_path: Path)
 
 
 def test_a_file_that_two_patterns_name_is_read_once(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text("one\n")
-    (tmp_path / "b.log").write_text("two\n")
-    source = FileSource("s", [tmp_path / "a.log", tmp_path / "*.log"])
-    assert sorted(values_of(source).values()) == [["one"], ["two"]]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.log").write_text("one\n")
+    (tmp_path / "in" / "b.log").write_text("two\n")
+    for also in (tmp_path / "in" / "a.log", tmp_path / "*" / "a.log"):
+        source = FileSource("s", [also, tmp_path / "in" / "*.log"])
+        assert sorted(values_of(source).values()) == [["one"], ["two"]]
 
 
 def test_a_file_takes_its_last_place_into_its_position(tmp_path: Path) -> None:
@@ -530,16 +532,17 @@ def test_a_deleted_file_is_read_to_its_end_while_it_is_open(tmp_path: Path) -> N
         unread.read(1)
 
 
-def test_a_file_that_grew_after_its_end_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [b"3\n", b"\n"])
+def test_a_file_that_grew_after_its_end_is_refused(tmp_path: Path, more: bytes) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"1\n2\n")
     partition = only(FileSource("s", log))
     (batch,) = read_all(partition)
-    append(log, b"3\n")
+    append(log, more)
     again = FileSource("s", log)
     registry = Registry(again)
     registry.finish(partition.name, 2, batch.state)
-    with pytest.raises(SourceError, match="grew from 4 to 6"):
+    with pytest.raises(SourceError, match=f"grew from 4 to {4 + len(more)}"):
         registry.search()
 
 
@@ -823,6 +826,47 @@ def test_what_a_path_is_may_be_said_before_it_is_there(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     source.discover(())
     assert source.ordered
+
+
+def test_a_file_of_an_unordered_tail_is_not_finished_however_quiet_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1\n")
+    partition = only(FileSource("s", tmp_path, tail=True, clock=Clock(2**60)))
+    assert texts(partition) == ["1"]
+    append(tmp_path / "a", b"2\n")
+    assert texts(partition) == ["2"]
+
+
+def test_of_two_logs_of_one_time_one_is_the_last(tmp_path: Path) -> None:
+    for name in ("log", "log.1"):
+        (tmp_path / name).write_text(f"{name}\n")
+        os.utime(tmp_path / name, (5, 5))
+    source = FileSource("s", tmp_path, tail=True, ordered=True, sort_key=modification_time, quiet_us=0)
+    first, last = source.discover(())
+    assert (texts(first), texts(last)) == (["log"], ["log.1"])
+    assert (first.finished(), last.finished()) == (True, False)
+
+
+@pytest.mark.parametrize("form", ["header", "json"])
+def test_a_partition_that_was_read_to_its_end_can_go_back_to_any_row(tmp_path: Path, form: str) -> None:
+    (tmp_path / "a").write_bytes(FILES[form][1])
+    partition = only(FileSource("s", tmp_path / "a", FILES[form][0], event_time=lambda value: 7))
+    begun = partition.fingerprint()
+    batches = read_all(partition, 3)
+    places = [(0, begun), *((batch.next_position, batch.state) for batch in batches)]
+    for done, (position, state) in enumerate(places):
+        partition.resume(position, state)
+        assert not partition.finished()
+        assert rows_of(read_all(partition, 2)) == rows_of(batches[done:])
+        assert partition.finished()
+
+
+def test_a_look_for_the_exact_watermark_rejects_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("no json\n1\n2\n")
+    source = FileSource("s", tmp_path / "a", JsonLines(int), event_time=lambda value: value, watermark=Exact())
+    partition = only(source)
+    assert (partition.watermark(), source.rejections()) == (1, {})
+    assert [value for _, value, _ in rows_of(read_all(partition))] == [1, 2]
+    assert sum(source.rejections().values()) == 1
 
 
 def test_quiet_files_of_an_unordered_tail_finish_when_told(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def test_untouched_finished_files_are_neither_opened_nor_remembered(
     assert registry.steps == ["Unknown", "Unknown"]
     assert source._catalog.names() == set()
     assert (source._places, source._keys, source._partitions, source._catalog._looks) == ({}, {}, {}, {})
+    assert source._frontier._running == {}
 
 
 def test_the_store_is_asked_in_bulk_and_the_loop_has_its_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +66,7 @@ def test_the_store_is_asked_in_bulk_and_the_loop_has_its_turns(tmp_path: Path, m
     assert registry.steps.count("GiveWay") == 5
 
 
-@pytest.mark.parametrize("content", [LONG, b"short\n"])
+@pytest.mark.parametrize("content", [LONG, b"short\n", gzip.compress(b"short\n")])
 def test_a_finished_file_that_is_renamed_or_touched_is_noted_once(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "log.1").write_bytes(content)
     source = FileSource("s", tmp_path)
@@ -127,7 +129,8 @@ def test_a_release_waits_for_the_next_search(tmp_path: Path) -> None:
     assert registry.drive(search, unfinished) == []
 
 
-def test_a_file_before_a_finished_one_is_not_the_last_and_ends_when_it_is_quiet(tmp_path: Path) -> None:
+@pytest.mark.parametrize("later", ["untouched", "touched", "gone"])
+def test_a_file_ends_when_it_is_quiet_and_a_later_one_is_there_also_a_finished_one(tmp_path: Path, later: str) -> None:
     def made() -> FileSource:
         policy = BoundedDisorder(0)
         return FileSource("s", tmp_path, event_time=int, watermark=policy, tail=True, ordered=True, quiet_us=0)
@@ -140,9 +143,14 @@ def test_a_file_before_a_finished_one_is_not_the_last_and_ends_when_it_is_quiet(
     registry.finish(first.name, batch.next_position, batch.state)
     (tmp_path / "3.log").unlink()
     (tmp_path / "1.log").write_text("10\n")
-    (left,) = registry.search(made())
+    if later == "touched":
+        os.utime(tmp_path / "2.log", (5, 5))
+    (left,) = registry.search(source := made())
+    if later == "gone":
+        (tmp_path / "2.log").unlink()
+        assert registry.search(source) == []
     assert len(read_all(left)) == 1
-    assert left.finished()
+    assert left.finished() is (later != "gone")
 
 
 def test_of_a_run_of_spark_with_nothing_new_nobody_asks_where_its_files_are(tmp_path: Path) -> None:
@@ -331,3 +339,17 @@ def test_a_log_in_the_place_of_a_short_one_that_was_renamed_is_another_one(tmp_p
     path.write_text(f"row\n{more}")
     (partition,) = registry.search()
     assert [value for batch in read_all(partition) for value in batch.values] == ["row", *more.split("\n")[:-1]]
+
+
+def test_a_copy_in_the_place_of_a_finished_file_is_known_though_the_inode_is_another_files_by_now(
+    tmp_path: Path,
+) -> None:
+    path, other = tmp_path / "a.log", tmp_path / "b.log"
+    path.write_text("row\n")
+    registry = Registry(source := FileSource("s", tmp_path, tail=True, quiet_us=0))
+    finish_all(registry, source)
+    other.hardlink_to(path)  # as the file system does that gives a new file the inode of one that is gone
+    (tmp_path / ".copy").write_text("row\n")
+    (tmp_path / ".copy").replace(path)
+    other.write_text("another row\n")
+    assert [batch.values for found in registry.search() for batch in read_all(found)] == [["another row"]]

@@ -11,17 +11,22 @@ import msgspec
 import pytest
 
 from millwheel.errors import SourceError
+from millwheel.ports import SourcePartition
 from millwheel_injectors import FileCreation, FileSource, files, partition
 from millwheel_injectors.identity import Catalog, Identity, Listed, inspect_file, is_twin
 from millwheel_injectors.listing import list_files
 from millwheel_injectors.streams import ByteStream, open_stream
-from tests.unit.injectors.drain import Clock, only, read_all, rows_of, values_of
+from tests.unit.injectors.drain import Clock, Registry, only, read_all, rows_of, stored, values_of
 
 Listing = Callable[[Path, str], Iterator[Listed]]
 
 
 def texts(source: FileSource[str], known: set[str]) -> list[str]:
     return [value for found in source.discover(known) for _, value, _ in rows_of(read_all(found))]
+
+
+def read_texts(partition: SourcePartition) -> list[str]:
+    return [value for _, value, _ in rows_of(read_all(partition))]
 
 
 def first_listing(monkeypatch: pytest.MonkeyPatch, listing: Listing) -> None:
@@ -187,5 +192,96 @@ def test_a_file_of_which_more_was_read_since_it_was_listed_is_looked_at_again(
     catalog = Catalog(1, False)
     for name in names:
         catalog.remember(name, known[name])
-    found, new = catalog.match([listed], {}, lambda name: False, lambda inode: True)
+    found, new = catalog.match([listed], {}, lambda name: False, lambda identity: True)
     assert ({*found}, found["grown"].head, new) == ({"grown"}, b"one\ntwo\n", [])
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_short_log_that_is_compressed_before_its_end_is_known_is_read_once(tmp_path: Path, restarted: bool) -> None:
+    """Its last row was read while it had another path and inode, and the end has to say by which it is known now."""
+    log = tmp_path / "log"
+    log.write_text("one\ntwo\n")
+    clock = Clock(0)
+
+    def made() -> FileSource[str]:
+        return FileSource("log", f"{tmp_path}/log*", tail=True, ordered=False, quiet_us=1, clock=clock)
+
+    registry = Registry(source := made())
+    (found,) = registry.search()
+    position = stored(found, 0, found.fingerprint())
+    for batch in read_all(found):
+        position = stored(found, batch.next_position, batch.state)
+    assert position.position == 2
+    assert not found.finished()
+    (tmp_path / "log.1.gz").write_bytes(gzip.compress(log.read_bytes()))
+    log.unlink()
+    log.write_text("three\n")
+    if restarted:
+        registry.restart(source := made())
+        source.recall([position])
+    new = {partition.name: partition for partition in registry.search()}
+    if restarted:
+        found = new.pop(position.partition)
+        found.resume(position.position, position.state)
+    clock.now = 2**60
+    while (batch := found.read(1)) is not None:  # type: ignore[assignment]
+        assert not batch.rows
+        position = stored(found, batch.next_position, batch.state)
+    assert found.finished()
+    registry.finish(found.name, position.position, position.state)
+    source.release(found.name)
+    assert [rows_of(read_all(partition))[0][1] for partition in new.values()] == ["three"]
+    for again in (source, made()):
+        again.recall([])
+        assert not {partition.name for partition in registry.drive(again.search({*new}))} - {*new}
+
+
+@pytest.mark.parametrize("again", ["log", "other"])
+def test_a_file_that_is_not_open_yet_is_found_though_its_inode_is_another_files_by_now(
+    tmp_path: Path, again: str
+) -> None:
+    """As happens where a file system gives a new file the inode of one that is gone."""
+    log = tmp_path / "log"
+    log.write_text("old 0\nold 1\n")
+    source = FileSource("log", f"{tmp_path}/*", tail=True)
+    old = only(source)
+    (tmp_path / "log.1.gz").write_bytes(gzip.compress(log.read_bytes()))
+    log.rename(tmp_path / again)
+    (tmp_path / again).write_text("new 0\nnew 1\nnew 2\n")
+    assert [value for _, value, _ in rows_of(read_all(old))] == ["old 0", "old 1"]
+    assert texts(source, {old.name}) == ["new 0", "new 1", "new 2"]
+
+
+def test_a_file_that_is_renamed_and_replaced_while_its_directory_is_listed_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("0\n1\n")
+
+    def twice(pattern: Path, prefix: str) -> Iterator[Listed]:
+        yield from list_files(pattern, prefix)
+        log.rename(tmp_path / "log.1")
+        log.write_text("2\n")
+        yield from (listed for listed in list_files(pattern, prefix) if listed.path == "log.1")
+
+    source = FileSource("log", tmp_path, tail=True)
+    first_listing(monkeypatch, twice)
+    found = source.discover(())
+    known = {partition.name for partition in found}
+    assert sorted([*(values for one in found for values in read_texts(one)), *texts(source, known)]) == ["0", "1", "2"]
+
+
+def test_a_file_that_begins_as_one_that_is_being_read_is_another_one(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("banner\nrow\n")
+    source = FileSource("log", tmp_path, tail=True)
+    first = only(source)
+    assert first.read(1) is not None
+    (tmp_path / "b").write_text("banner\nother\n")
+    assert texts(source, {first.name}) == ["banner", "other"]
+    assert read_texts(first) == ["row"]
+
+
+def test_files_that_are_complete_are_all_read_also_a_log_and_its_compressed_beginning(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("one\ntwo\n")
+    (tmp_path / "log.gz").write_bytes(gzip.compress(b"one\n"))
+    assert sorted(values_of(FileSource("log", tmp_path)).values()) == [["one"], ["one", "two"]]
