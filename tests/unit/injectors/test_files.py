@@ -481,12 +481,17 @@ def test_bytes_changed_behind_the_head_are_noticed(tmp_path: Path) -> None:
         only(FileSource("s", log)).resume(900, batch.state)
 
 
-def test_truncation_and_rewriting_while_reading_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("resumed", [False, True])
+def test_truncation_and_rewriting_while_reading_are_refused(tmp_path: Path, resumed: bool) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"1\n2\n3\n")
     source = FileSource("s", log, tail=True)
     partition = only(source)
-    assert texts(partition) == ["1", "2", "3"]
+    if resumed:
+        begun = only(FileSource("s", log)).read(2)
+        assert begun is not None
+        partition.resume(2, begun.state)
+    assert texts(partition) == ["1", "2", "3"][2 * resumed :]
     os.truncate(log, 2)
     with pytest.raises(SourceError, match="truncated: 2 bytes are left of at least 6"):
         partition.read(10)
@@ -702,6 +707,9 @@ def test_file_creation_bounds_live_files_and_those_to_come(tmp_path: Path) -> No
     again = only(by_row)
     again.resume(2, batch.state)
     assert partition.watermark() == again.watermark() <= 498
+    append(tmp_path / "500", b"600\n550\n")
+    assert [row for row, _, _ in rows_of(read_all(again))] == [2, 3]
+    assert again.watermark() <= 498, "a file is as old as its first row"
 
 
 def test_what_is_not_discovered_yet_holds_unless_bounded(tmp_path: Path) -> None:
