@@ -52,8 +52,9 @@ def test_the_offset_is_that_of_the_next_line_and_the_tail_is_what_stands_before_
     lines = data.split(b"\n")
     if not lines[-1]:
         lines.pop()
-    limits = {"VALUE_LIMIT_BYTES": LIMIT, "REJECT_SAMPLE_BYTES": SAMPLE, "FILE_TAIL_LINES": tail_lines}
-    with patch.multiple(streams, FILE_TAIL_BYTES=5, **limits):
+    with patch.multiple(
+        streams, VALUE_LIMIT_BYTES=LIMIT, REJECT_SAMPLE_BYTES=SAMPLE, FILE_TAIL_LINES=tail_lines, FILE_TAIL_BYTES=5
+    ):
         buffer = LineBuffer(Chunks(chunks), 0)
         read, ended = 0, False
         solid: list[bytes] = []
