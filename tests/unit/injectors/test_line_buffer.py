@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millwheel.limits import FILE_CHUNK_BYTES, VALUE_LIMIT_BYTES
 from millwheel_injectors import streams
 from millwheel_injectors.streams import LineBuffer, Oversized
 
@@ -40,14 +41,18 @@ class Chunks:
 
 
 @given(
-    chunks=st.lists(st.text("ab\n", max_size=9).map(str.encode), max_size=12),
+    chunks=st.lists(st.text("ab\n", max_size=LIMIT).map(str.encode), max_size=12),
     takes=st.lists(st.integers(0, 4), max_size=30),
     tail_lines=st.integers(1, 3),
 )
 def test_the_offset_is_that_of_the_next_line_and_the_tail_is_what_stands_before_it(
     chunks: list[bytes], takes: list[int], tail_lines: int
 ) -> None:
-    """Also of a last line without a newline, and of one that is longer than the limit, which is cut to a sample."""
+    """Also of a last line without a newline, and of one that is longer than the limit, which is cut to a sample.
+
+    What a stream gives at once is no longer than the limit.
+    """
+    assert FILE_CHUNK_BYTES <= VALUE_LIMIT_BYTES
     data = b"".join(chunks)
     lines = data.split(b"\n")
     if not lines[-1]:
