@@ -28,6 +28,8 @@ async def in_thread(what: str, function: Callable[..., R], *given: object) -> R:
     def work() -> None:
         try:
             found = function(*given)
+        except StopIteration as error:  # no future takes it
+            _tell(loop, _failed, answer, RuntimeError(f"{what} has raised {error!r}"))
         except BaseException as error:
             _tell(loop, _failed, answer, error)
         else:

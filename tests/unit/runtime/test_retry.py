@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from millwheel.errors import StoreUnavailable
+from millwheel.errors import CommitUnknown, Fenced, StoreUnavailable
 from millwheel.runtime import retry
 from millwheel.runtime.retry import Retries
 
@@ -47,3 +47,29 @@ def test_what_was_not_told_is_counted(caplog: pytest.LogCaptureFixture) -> None:
         "commit: no space; trying again (and 2 times before)",
         "commit: no space; trying again (and 1 times before)",
     ]
+
+
+def test_a_call_is_made_again_until_its_answer_is_known_and_an_error_is_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retry, "STORE_RETRY_DELAY_S", 0.0)
+    answers: list[Exception | str] = []
+
+    async def call() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def asked() -> str:
+        async with asyncio.timeout(20):
+            return await Retries().until_answered("commit", call)
+
+    answers[:] = [StoreUnavailable("away"), CommitUnknown("cut"), StoreUnavailable("away"), "done", "more"]
+    assert asyncio.run(asked()) == "done"
+    assert answers == ["more"]
+    for error in (Fenced("taken over"), ValueError("a mistake")):
+        answers[:] = [CommitUnknown("cut"), error, "more"]
+        with pytest.raises(type(error)):
+            asyncio.run(asked())
+        assert answers == ["more"]

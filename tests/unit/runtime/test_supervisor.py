@@ -275,3 +275,35 @@ def test_what_a_left_process_prints_is_passed_on_as_long_as_there_is_somebody_wh
     supervisor, said = family(child("a", leaves), child("b", stays))
     assert run(supervisor, limit_s=30) == 0
     assert said == [("a", False, "late")]
+
+
+def test_a_process_that_is_being_made_when_all_are_stopped_is_stopped_too() -> None:
+    supervisor, _ = family(child("a", STAYS), child("b", STAYS, is_worker=False))
+
+    async def main() -> int | None:
+        async with asyncio.timeout(30):
+            running = asyncio.create_task(supervisor.run())
+            while not any(isinstance(task, asyncio.Task) for task in asyncio.all_tasks() - {asyncio.current_task()}):
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not supervisor.processes()
+            supervisor.stop()
+            return await running
+
+    assert asyncio.run(main()) is None
+
+
+@pytest.mark.parametrize("status", [1, 2])
+def test_how_a_process_ends_that_was_told_to_is_no_failure(status: int) -> None:
+    ends_so = STAYS.replace("130", str(status))
+    supervisor, said = family(*(child(f"a{n}", ends_so) for n in range(6)))
+    assert run(supervisor, lambda: None, supervisor.stop) is None
+    assert [line for who, _, line in said if who == "up"] == []
+
+
+def test_a_process_may_print_bytes_that_are_no_text() -> None:
+    supervisor, said = family(child("a", "import os\nos.write(1, b'a\\xff\\n')\nos.write(2, b'b\\xfe\\nend\\xfd')"))
+    assert run(supervisor) == 0
+    odd = "\N{REPLACEMENT CHARACTER}"
+    assert sorted(said) == [("a", False, f"a{odd}"), ("a", True, f"b{odd}"), ("a", True, f"end{odd}")]

@@ -42,3 +42,22 @@ def test_one_that_takes_long_is_named_and_nobody_waits_for_it_at_the_end(
     assert first == "a search of source s has run for 0 s: do its files answer?"
     assert 1 <= len(more) <= 3
     ever.set()
+
+
+class NoError(BaseException):
+    """What ends more than a call, such as SystemExit."""
+
+
+@pytest.mark.parametrize("kind", [NoError, StopIteration])
+def test_whatever_a_call_raises_it_has_ended(kind: type[BaseException]) -> None:
+    """Else whoever waits for it would wait for ever."""
+
+    def fail() -> None:
+        raise kind("enough")
+
+    async def scenario() -> None:
+        async with asyncio.timeout(20):
+            await in_thread("a search", fail)
+
+    with pytest.raises((kind, RuntimeError)):
+        asyncio.run(scenario())
