@@ -202,7 +202,7 @@ async def _run(
 
 
 def _print(name: str, is_error: bool, line: str) -> None:
-    print(f"{name} | {harmless(line)}", file=sys.stderr if is_error else sys.stdout, flush=True)
+    _put(f"{name} | {harmless(line)}", is_error)
 
 
 def _print_object(pipeline: str, name: str, is_error: bool, line: str, level: int | None = None) -> None:
@@ -213,4 +213,13 @@ def _print_object(pipeline: str, name: str, is_error: bool, line: str, level: in
         name = name.strip()
         role = name if name == UP else name.partition("-")[0]
         line = log_object(time.time(), level, line, {"pipeline": pipeline, "role": role, "member": name})
-    print(line, file=sys.stderr if is_error else sys.stdout, flush=True)
+    _put(line, is_error)
+
+
+def _put(line: str, is_error: bool) -> None:
+    """Print, unless whoever read it has seen enough, as `head` has: the cluster goes on, as a run does."""
+    stream = sys.stderr if is_error else sys.stdout
+    try:
+        print(line, file=stream, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # also what is left in its buffer

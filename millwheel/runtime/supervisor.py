@@ -94,12 +94,17 @@ class Supervisor:
         self._status: int | None = None
         """What ended the family before its time."""
         self._worst = 0
+        self._unsaid: OSError | None = None
+        """Why nothing can be said any more."""
         self._readers: asyncio.TaskGroup | None = None
         self._left: list[asyncio.SubprocessTransport] = []
         """Processes that have ended, and whose pipes others keep open."""
 
     async def run(self) -> int | None:
-        """Run all until the run is over.  Returns the largest status of those that saw it, or None after `stop`."""
+        """Run all until the run is over.  Returns the largest status of those that saw it, or None after `stop`.
+
+        When `say` raises an `OSError`, all end in order, and then it is raised here.
+        """
         async with asyncio.TaskGroup() as group:
             self._readers = group
             workers = [group.create_task(self._keep(child)) for child in self._children if child.plan.is_worker]
@@ -111,6 +116,8 @@ class Supervisor:
             await asyncio.gather(*others)
             for process in self._left:
                 process.close()
+        if self._unsaid is not None:
+            raise self._unsaid
         if self._status is not None:
             return self._status
         return None if self._stopping.is_set() else self._worst
@@ -118,7 +125,7 @@ class Supervisor:
     def give_up(self, why: str) -> None:
         """End all in order, because no process can go on; the status is 1."""
         if not self._stopping.is_set():
-            self._say("up", True, f"{why}: the cluster is stopped")
+            self._tell("up", True, f"{why}: the cluster is stopped")
             self._status = self._status or 1
             self.stop()
 
@@ -140,6 +147,14 @@ class Supervisor:
             for child in self._children
             if child.process is not None and child.process.get_returncode() is None
         }
+
+    def _tell(self, name: str, is_error: bool, line: str) -> None:
+        if self._unsaid is None:
+            try:
+                self._say(name, is_error, line)
+            except OSError as error:  # an output that takes no more
+                self._unsaid = error
+                self.stop()
 
     # --- one process ------------------------------------------------------------------------------------------
 
@@ -179,11 +194,11 @@ class Supervisor:
         child.failures = int(status in verdicts.doubtful) + (0 if old else child.failures)
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         if status in verdicts.hopeless or child.failures >= limits.RESTART_FAILURES:
-            self._say("up", True, f"{plan.name} {how}: the cluster is stopped")
+            self._tell("up", True, f"{plan.name} {how}: the cluster is stopped")
             self._status = self._status or status
             self.stop()
         elif not self._is_done(child):
-            self._say("up", True, f"{plan.name} {how}; it is started again")
+            self._tell("up", True, f"{plan.name} {how}; it is started again")
 
     async def _run_once(self, child: Child) -> int:
         """From its start to its end; returns the exit status, or minus the signal."""
@@ -214,11 +229,11 @@ class Supervisor:
                 line = await stream.readuntil(b"\n")
             except asyncio.IncompleteReadError as end:
                 if end.partial:
-                    self._say(name, is_error, end.partial.decode(errors="replace"))
+                    self._tell(name, is_error, end.partial.decode(errors="replace"))
                 return
             except asyncio.LimitOverrunError as error:
                 line = await stream.readexactly(error.consumed)
-            self._say(name, is_error, line.decode(errors="replace").removesuffix("\n"))
+            self._tell(name, is_error, line.decode(errors="replace").removesuffix("\n"))
 
     def _end_all(self, workers: bool) -> None:
         for child in self._children:

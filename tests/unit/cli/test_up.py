@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -92,3 +93,24 @@ def test_a_signal_that_came_before_the_cluster_began_stops_it(
     monkeypatch.setattr(interrupts, "_came", came)
     done = ChildPlan("worker-1", True, [sys.executable, "-c", ""])
     assert asyncio.run(_run([done], lambda *line: None, {}, StoreLoss())) == status
+
+
+@pytest.mark.parametrize("say", ["up._print", "functools.partial(up._print_object, 'words')"])
+@pytest.mark.parametrize("is_error", [False, True])
+def test_a_cluster_goes_on_when_whoever_read_its_lines_has_seen_enough(say: str, is_error: bool) -> None:
+    code = (
+        "import functools, pathlib, sys\nfrom millwheel.cli import up\nsys.stdin.read()\n"
+        f"for _ in range(3): {say}('worker-1', {is_error}, 'a line')\n{say}('worker-1', {not is_error}, 'the end')"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        gone, other = (process.stderr, process.stdout) if is_error else (process.stdout, process.stderr)
+        assert process.stdin is not None
+        assert gone is not None
+        assert other is not None
+        gone.close()
+        process.stdin.close()
+        (line,) = other.read().decode().splitlines()
+        assert "the end" in line
+    assert process.returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -307,3 +308,16 @@ def test_a_process_may_print_bytes_that_are_no_text() -> None:
     assert run(supervisor) == 0
     odd = "\N{REPLACEMENT CHARACTER}"
     assert sorted(said) == [("a", False, f"a{odd}"), ("a", True, f"b{odd}"), ("a", True, f"end{odd}")]
+
+
+def test_an_output_that_takes_no_more_is_the_error_of_the_family() -> None:
+    def say(name: str, is_error: bool, line: str) -> None:
+        said.append(line)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    said: list[str] = []
+    supervisor = Supervisor([child("a", "print('one')"), child("b", STAYS)], VERDICTS, say, dict(os.environ))
+    with pytest.raises(OSError, match="No space left"):
+        run(supervisor)
+    assert len(said) == 1
+    assert supervisor.processes() == {}, "they have ended in order"
