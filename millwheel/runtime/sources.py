@@ -65,21 +65,21 @@ def _key_all(
     partition: str, batch: Batch, output: Output, reject: Reject, record_id: RecordId | None
 ) -> tuple[Keyed, int]:
     """Columns per subscription, and how many rows were rejected."""
+    if not len(batch.rows) == len(batch.values) == len(batch.timestamps) == len(batch.outside or batch.rows):
+        raise SourceError(f"a batch of {partition!r} has columns of different lengths")
     try:
-        return _key_whole(partition, batch, output, record_id), 0
+        return _key_whole(batch, output, record_id), 0
     except Exception:
         return _key_one_by_one(partition, batch, output, reject, record_id)  # some row is at fault: find out which
 
 
-def _key_whole(partition: str, batch: Batch, output: Output, record_id: RecordId | None) -> Keyed:
+def _key_whole(batch: Batch, output: Output, record_id: RecordId | None) -> Keyed:
     """The batch column by column; raises if any row of it must be rejected."""
     rows, values, timestamps = sequence_numbers(batch.rows), batch.values, list(batch.timestamps)
     if {*map(type, timestamps)} - {int}:
         timestamps = [to_us(timestamp) for timestamp in timestamps]
     encode = output.quick if {*map(type, values)} == {output.plain} else output.encode
     data = list(map(encode, values))
-    if not len(rows) == len(data) == len(timestamps) == len(batch.outside or rows):
-        raise SourceError(f"a batch of {partition!r} has columns of different lengths")
     if max(map(len, data), default=0) > limits.VALUE_LIMIT_BYTES:
         raise LimitError("a value is too long")
     if timestamps and not MIN_TIME < min(timestamps) <= max(timestamps) < MAX_TIME:

@@ -7,15 +7,17 @@ from hashlib import blake2b
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millwheel import limits
 from millwheel.api.context import Output
 from millwheel.core.interval.events import RowsRead
-from millwheel.errors import LimitError
+from millwheel.errors import LimitError, SourceError
 from millwheel.ids import SubscriptionId
+from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.runtime.sources import outside_ids, read_rows
+from millwheel.source import Batch
 from millwheel_injectors import IterableSource
 
 ids = st.text(max_size=60) | st.binary(max_size=60)
@@ -90,3 +92,100 @@ def test_a_key_that_is_none_is_told_without_the_name_of_a_partition(key: Any, sa
 def test_a_source_without_ids_sends_none() -> None:
     got, _ = read([{"n": 1}], None)
     assert got.columns[SubscriptionId(1)][1].outside == []
+
+
+class Given:
+    """A partition that gives one batch."""
+
+    name = "given"
+
+    def __init__(self, batch: Batch[Any]) -> None:
+        self._batch = batch
+
+    def fingerprint(self) -> bytes:
+        return b""
+
+    def resume(self, position: int, state: bytes) -> None:
+        raise NotImplementedError
+
+    def read(self, limit: int) -> Batch[Any]:
+        return self._batch
+
+    def finished(self) -> bool:
+        return False
+
+    def watermark(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+Line = tuple[int, str | None, str | None, int, bytes | None]
+"""Length of the value, a key for each subscription, event time, id."""
+LONGEST = 10
+"""Bytes of a value or of an id, here."""
+
+
+def about(*exact: int) -> st.SearchStrategy[int]:
+    return st.sampled_from([number + beside for number in exact for beside in (-1, 0, 1)])
+
+
+LINES = st.tuples(
+    st.integers(0, LONGEST) | about(LONGEST),
+    st.none() | st.sampled_from(["k", "l", "x" * 1_024]) | st.sampled_from(["x" * 1_025, "é" * 512, "é" * 513]),
+    st.none() | st.sampled_from(["k", "l"]),
+    st.integers(0, 9) | about(MIN_TIME, MAX_TIME),
+    st.binary(min_size=1, max_size=3) | about(LONGEST).map(bytes) | st.just(b"") | st.none(),
+)
+SOUND = LINES.filter(lambda line: may_pass(line, True))
+
+
+def may_pass(line: Line, with_ids: bool) -> bool:
+    size, key, _, time, id_ = line
+    sound = size <= LONGEST and (key is None or len(key.encode()) <= 1_024) and MIN_TIME < time < MAX_TIME
+    return sound and (not with_ids or (id_ is not None and 0 < len(id_) <= LONGEST))
+
+
+@settings(max_examples=200)
+@given(st.lists(SOUND, min_size=2, max_size=6) | st.lists(SOUND | LINES, max_size=12), st.booleans(), st.integers(0, 3))
+def test_each_row_is_keyed_for_its_subscriptions_or_rejected_whatever_stands_beside_it(
+    lines: list[Line], with_ids: bool, rejected: int
+) -> None:
+    rows = [3 * number + 5 for number in range(len(lines))]
+    batch = Batch(rows, lines, [line[3] for line in lines], 99, b"state", rejected)
+    output = Output(
+        lambda line: b"v" * line[0],
+        ((SubscriptionId(1), lambda line: line[1]), (SubscriptionId(2), lambda line: line[2])),
+    )
+    refused: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "VALUE_LIMIT_BYTES", LONGEST)
+        patch.setattr(limits, "OUTSIDE_ID_LIMIT_BYTES", LONGEST)
+        got = read_rows(
+            Given(batch), output, 100, lambda _, row, *why: refused.append(row),
+            (lambda line: line[4]) if with_ids else None,
+        )  # fmt: skip
+        ids = [outside_ids([line[4]])[0] if with_ids and may_pass(line, True) and line[4] else b"" for line in lines]
+    sound = [may_pass(line, with_ids) for line in lines]
+    assert refused == [row for row, is_sound in zip(rows, sound, strict=True) if not is_sound]
+    assert (got.rejected, got.next_position, got.state) == (rejected + len(refused), 99, b"state")
+    for which, sub in ((1, SubscriptionId(1)), (2, SubscriptionId(2))):
+        at = [number for number, line in enumerate(lines) if sound[number] and line[which] is not None]
+        found_rows, columns = got.columns.get(sub, ([], None))
+        assert found_rows == [rows[number] for number in at]
+        if columns is not None:
+            assert columns.keys == [lines[number][which] for number in at]
+            assert columns.values == [b"v" * lines[number][0] for number in at]
+            assert columns.timestamps == [lines[number][3] for number in at]
+            assert columns.outside == ([ids[number] for number in at] if with_ids else [])
+
+
+@pytest.mark.parametrize("short", ["values", "timestamps", "outside"])
+def test_a_batch_whose_columns_do_not_fit_names_its_partition(short: str) -> None:
+    columns: dict[str, list[Any]] = {"values": [1, 2], "timestamps": [1, 2], "outside": [b"a", b"b"]}
+    columns[short].pop()
+    batch = Batch([0, 1], columns["values"], columns["timestamps"], 2, b"", outside=columns["outside"])
+    output = Output(lambda value: b"", ((SubscriptionId(1), lambda value: "k"),))
+    with pytest.raises(SourceError, match="a batch of 'given' has columns of different lengths"):
+        read_rows(Given(batch), output, 100, lambda *_: None, lambda value: b"i")

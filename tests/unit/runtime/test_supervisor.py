@@ -321,3 +321,21 @@ def test_an_output_that_takes_no_more_is_the_error_of_the_family() -> None:
         run(supervisor)
     assert len(said) == 1
     assert supervisor.processes() == {}, "they have ended in order"
+
+
+def test_a_controller_that_dies_after_the_end_of_the_run_is_started_again_while_a_worker_has_not_seen_it(
+    tmp_path: Path,
+) -> None:
+    """That worker would wait for ever: a controller tells it."""
+    starts = tmp_path / "starts"
+    starts.touch()
+    leads = f"open({str(starts)!r}, 'a').write('x')\nimport time\ntime.sleep(0.5)\nraise SystemExit(5)"
+    waits = f"import time\nwhile len(open({str(starts)!r}).read()) < 3: time.sleep(0.01)"
+    supervisor, _ = family(child("c", leads, is_worker=False), child("a", ""), child("b", waits))
+    assert run(supervisor, limit_s=30) == 0
+
+
+def test_ctrl_c_of_a_terminal_is_for_the_supervisor_which_ends_all_in_order() -> None:
+    supervisor, said = family(child("a", "import os\nprint(os.getsid(0) == os.getpid())"))
+    assert run(supervisor) == 0
+    assert said == [("a", False, "True")]
