@@ -8,13 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from millwheel import SECOND, Computation, Context, Pipeline, Record, Stream, TextCoder, Timer, subscribe
+from millwheel.bundles import QuarantineEntry
 from millwheel.errors import HooksFail
 from millwheel.host.over import Tolerance
 from millwheel.host.progress import Progress
+from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel.runtime.embedded import EmbeddedRun
-from millwheel.runtime.failures import Failure
+from millwheel.runtime.failures import Failure, Failures
+from millwheel.work import BundlePart, InvocationOutcome, Work
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
 
@@ -178,3 +183,59 @@ def test_the_run_stops_when_more_rows_are_rejected_than_are_allowed(caplog: pyte
     assert [sum(kinds.values()) for kinds in progress.rejections.values()] == [50]
     assert len(progress.rejections["rows"]) == 1
     assert len(caplog.records) == 2  # the first one, and the tenth
+
+
+Invocation = tuple[bool, list[tuple[str, bool]], list[str], bool, bool]
+"""Whether it is of timers, (key, whether its hook fails), keys of which the other hook fails, and whether it lacks something
+or redrives."""
+KEYS = st.sampled_from("abcd")
+INVOCATIONS = st.tuples(
+    st.booleans(),
+    st.lists(
+        st.tuples(KEYS, st.sampled_from([True, True, True, False])),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda one: one[0],
+    ),
+    st.lists(KEYS, max_size=2),
+    st.sampled_from([False, False, False, True]),
+    st.sampled_from([False, False, False, True]),
+)
+
+
+def entry(key: str, is_timer: bool) -> QuarantineEntry:
+    if is_timer:
+        return QuarantineEntry.of_timer(Timer(key, "t", 1, "watermark"), "ValueError")
+    return QuarantineEntry(key, SubscriptionId(1), ProducerId(1), SequenceNumber(0), b"", 1, error="ValueError")
+
+
+@settings(max_examples=200)
+@given(st.lists(INVOCATIONS, max_size=8), st.integers(1, 3))
+def test_a_hook_stops_the_run_when_it_has_failed_for_so_many_keys_and_never_succeeded(
+    given: list[Invocation], limit: int
+) -> None:
+    spec = next(iter(pipeline_of(passes, first_failures=limit).graph().computations.values()))
+    failures, failing, sound = Failures(lambda failure: None), {False: set[str](), True: set[str]()}, set[bool]()
+    for is_timer, hooks, others, lacks, redrives in given:
+        keys = [key for key, _ in hooks]
+        failed = [entry(key, is_timer) for key, fails in hooks if fails]
+        failed += [entry(key, not is_timer) for key in others if not is_timer]
+        part = BundlePart(
+            SubscriptionId(1), ProducerId(1), SequenceNumber(0), sequence_numbers(range(len(keys))), keys,
+            [b""] * len(keys), [1] * len(keys),
+        )  # fmt: skip
+        timers = [Timer(key, "t", 1, "watermark") for key in keys]
+        work = Work(
+            [] if is_timer else [part], timers if is_timer else [], {}, {}, {}, 2, 2,
+            redrive=[entry(key, is_timer) for key in keys] if redrives else [],
+        )  # fmt: skip
+        outcome = InvocationOutcome(quarantined=failed, lacking=[("a", "cell", None)] if lacks else [])
+        said = failures.settle(spec, work, outcome)
+        stops = False
+        if not lacks and not redrives and is_timer not in sound:
+            if any(not fails for _, fails in hooks):
+                sound.add(is_timer)
+            else:
+                failing[is_timer] |= {*keys}
+                stops = len(failing[is_timer]) >= limit
+        assert said == (("ProcessTimer" if is_timer else "ProcessRecord") if stops else "")
