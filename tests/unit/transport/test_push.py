@@ -27,7 +27,7 @@ from millwheel.transport.certificates import OwnAuthority, keep
 from millwheel.transport.proto import push_pb2 as pb
 from millwheel.transport.push_client import _Pending
 from millwheel.transport.push_form import PUSH_VERSION, replies, reply_of, request_of
-from millwheel.transport.push_queue import PushAccount, Pushed, PushQueue
+from millwheel.transport.push_queue import PushAccount, Pushed, PushQueue, Row
 from millwheel.transport.push_server import PushServer
 from millwheel.transport.roles import PUSH, Role
 from millwheel_injectors import PushSource
@@ -220,7 +220,9 @@ def test_many_refusals_with_long_reasons_reach_the_client(size: int, monkeypatch
 
 
 @pytest.mark.parametrize("quota", ["PUSH_CLIENT_RECORDS", "PUSH_CLIENT_BYTES", "PUSH_TOTAL_BYTES"])
-def test_a_quota_makes_a_client_wait_and_nothing_fail(quota: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quota_makes_a_client_wait_and_nothing_fail(
+    quota: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     quick(monkeypatch)
     monkeypatch.setattr(limits, quota, {"PUSH_CLIENT_RECORDS": 100}.get(quota, 100_000))
     monkeypatch.setattr(limits, "PUSH_MESSAGE_BYTES", 10_000)
@@ -248,6 +250,33 @@ def test_a_quota_makes_a_client_wait_and_nothing_fail(quota: str, monkeypatch: p
                 await asyncio.sleep(0.002)
             await pusher.flush()
         assert queue.clients == 0 or await gone(queue)
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+
+    asyncio.run(scenario())
+    assert caplog.messages == [], "one stream is enough, and goes on as soon as there is room"
+
+
+def test_refusals_of_records_that_are_done_at_once_all_reach_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take several replies: who heard in the first of them that all is done would not look at the others."""
+    monkeypatch.setattr(limits, "PUSH_MESSAGE_BYTES", 10_000)
+    count = 200
+
+    async def scenario() -> None:
+        queue, addresses, rows = PushQueue(), list[str](), list[Row]()
+        server = asyncio.create_task(PushServer(queue, "orders", LOOPBACK, id_slack_us=10**9).serve(addresses.append))
+        await until(lambda: addresses)
+        async with AsyncPusher(addresses[0], "orders") as pusher:
+            await pusher.push_many([(str(number), b"", 1) for number in range(count)])
+            while len(rows) < count:
+                rows += queue.read(count, 10**6)
+                await asyncio.sleep(0.002)
+            for row in rows:
+                queue.refuse(row.row, "no " * 300)
+            queue.keep(count)
+            with pytest.raises(PushRefused) as error:
+                await pusher.flush()
+        assert [id_ for id_, _ in error.value.records] == [b"%d" % number for number in range(count)]
         server.cancel()
         await asyncio.gather(server, return_exceptions=True)
 
