@@ -13,7 +13,7 @@ import threading
 import time
 import zipfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,7 @@ import pytest
 from msgspec.structs import replace
 
 from millwheel import interrupts, limits
-from millwheel.cli.on_spark import Wishes, heeded_signals, settings_of
+from millwheel.cli.on_spark import Wishes, _followed, heeded_signals, settings_of
 from millwheel.cli.status import Status
 from millwheel.errors import ChannelError, WiringError
 from millwheel.runtime import memory
@@ -667,3 +667,37 @@ def test_controllers_that_cannot_be_kept_have_failed(monkeypatch: pytest.MonkeyP
     family.stop(over=True)
     assert (family.seen, family.failed) == (None, Status.FAILED)
     assert said == ["no controller can be kept: no more processes can be made"]
+
+
+class Followed:
+    """A cluster to which one thing happens at each look."""
+
+    def __init__(self, *happens: Callable[[], object]) -> None:
+        self.happens = [*happens]
+        self.scaled: list[int] = []
+        self.done = False
+
+    def scale(self, workers: int) -> None:
+        self.scaled.append(workers)
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        if timeout_s:
+            self.happens.pop(0)()
+        return 3 if self.done else None
+
+    def end(self) -> None:
+        self.done = True
+
+
+@pytest.mark.parametrize(("is_stopped", "status"), [(True, None), (False, 3)])
+def test_what_an_operator_wants_is_heeded_until_the_run_is_over_or_is_to_end(
+    is_stopped: bool, status: int | None
+) -> None:
+    wishes, said = Wishes(2), list[str]()
+    cluster = Followed(
+        lambda: None, lambda: setattr(wishes, "workers", 5), lambda: None, lambda: setattr(wishes, "workers", 0),
+        lambda: setattr(wishes, "stop", True) if is_stopped else cluster.end(), lambda: pytest.fail("it goes on"),
+    )  # fmt: skip
+    found = _followed(None, "", cluster, wishes, lambda name, is_wrong, line: said.append(line))  # type: ignore[arg-type]
+    assert (found, cluster.scaled) == (status, [2, 5, 0])
+    assert said == ["5 workers are wanted now", "0 workers are wanted now"]
