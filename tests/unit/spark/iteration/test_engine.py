@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from millwheel.limits import ITERATION_LOSSES_IN_A_ROW
-from millwheel.spark.iteration import CheckpointError, IterationError, Steps, doors, engine
+from millwheel.spark.iteration import CheckpointError, Converged, IterationError, Steps, doors, engine
 from millwheel.spark.iteration.cells import Header
 from millwheel.spark.iteration.losses import LossNoticed
 from millwheel.spark.iteration.policies import PolicyRun
@@ -97,3 +98,69 @@ def test_a_state_whose_checkpoint_fails_does_not_stay_in_the_cache(monkeypatch: 
     with pytest.raises(CheckpointError, match="no room"):
         run.run(None)
     assert dropped == [1]
+
+
+def test_an_iteration_that_does_not_converge_ends_after_its_last_superstep(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = iteration(monkeypatch, lambda before: None)
+    run._ending = Converged(0.1, at_most=3)
+    outcome = run.run(lambda view: view.superstep)  # type: ignore[attr-defined]
+    assert (outcome.supersteps, outcome.executed, outcome.value, outcome.converged) == (3, 3, 3, False)
+
+
+@pytest.mark.parametrize("lost", [set(), {0, 2}])
+def test_what_is_lost_comes_from_the_policy_and_else_the_same_superstep_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, lost: set[int]
+) -> None:
+    failed = list[int]()
+
+    def lose(before: State) -> None:
+        if before.superstep == 3 and not failed:
+            failed.append(3)
+            raise LossNoticed
+
+    run = iteration(monkeypatch, lose)
+    monkeypatch.setattr(doors, "lost_after", lambda *_: {*lost})
+    monkeypatch.setattr(Mending, "restore", lambda self, before, gone: state(before.superstep - 2))
+    outcome = run.run(None)
+    (told,) = outcome.recoveries
+    assert (told.after, told.lost, told.resumed) == (3, tuple(lost), 1 if lost else 3)
+    assert told.how == ("mending" if lost else "tried again")
+    assert (outcome.supersteps, outcome.executed) == (STEPS, STEPS + (2 if lost else 0))
+
+
+class UserError(Exception):
+    """What Spark says of a job whose code has failed."""
+
+
+def test_code_of_the_user_that_fails_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = list[int]()
+
+    def fail(before: State) -> None:
+        tries.append(before.superstep)
+        raise UserError("ZeroDivisionError: division by zero")
+
+    monkeypatch.setattr(engine, "JobFailed", (UserError,))
+    run = iteration(monkeypatch, fail)
+    monkeypatch.setattr(doors, "lost_after", lambda *_: set())
+    with pytest.raises(IterationError, match="walk: ZeroDivisionError: division by zero"):
+        run.run(None)
+    assert tries == [0]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_policy_forgets_what_it_has_written_only_when_the_run_has_its_result(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    called = list[str]()
+    monkeypatch.setattr(Mending, "settle", lambda self: called.append("settle"))
+    monkeypatch.setattr(Mending, "forget", lambda self: called.append("forget"))
+
+    def deliver(view: Any) -> None:
+        called.append("deliver")
+        if fails:
+            raise OSError("no room for the result")
+
+    run = iteration(monkeypatch, lambda before: None)
+    with pytest.raises(OSError, match="no room") if fails else nullcontext():
+        run.run(deliver)
+    assert called == ["deliver", "settle"] + ([] if fails else ["forget"])
