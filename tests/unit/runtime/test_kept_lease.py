@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -137,3 +140,26 @@ def test_a_keeper_that_dies_is_replaced_and_what_it_had_begun_to_say_is_forgotte
     assert kept.lease._confirmed_ns == kept.now_ns - LOOK_NS
     os.close(write)
     cast(Any, kept.lease._keeper).stdout.close()
+
+
+def test_a_keeper_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "LEASE_CLOSE_S", 0.1)
+    made = KeptLease(LeaseOf("postgresql://nowhere", "p", 1, LEASE_US), 0)
+    sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
+    made._keeper = subprocess.Popen(sleeps, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    began, process = time.monotonic(), made._keeper
+    made.close()
+    assert time.monotonic() - began < 30
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_keeper_that_is_dead_before_it_knows_its_lease_is_found_at_the_next_look(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(data: bytes) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    dead = SimpleNamespace(stdin=SimpleNamespace(write=broken, flush=lambda: None), stdout=kept.pipe)
+    monkeypatch.setattr(subprocess, "Popen", lambda *given, **named: dead)
+    kept.lease._start()
+    assert kept.after(0)

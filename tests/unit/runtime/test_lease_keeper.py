@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -135,3 +136,10 @@ def test_a_process_that_a_signal_or_a_debugger_has_stopped_is_stopped(
 
     monkeypatch.setattr(Path, "read_bytes", read_bytes)
     assert lease_keeper.is_stopped(77) == stopped
+
+
+def test_a_keeper_whose_parent_has_ended_before_it_looked_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")  # the kernel is not asked: this process is no keeper
+    lease_keeper._die_with(os.getppid())
+    with pytest.raises(SystemExit):
+        lease_keeper._die_with(os.getppid() + 1)
