@@ -139,7 +139,9 @@ def test_the_collector_is_as_it_was_after_a_run() -> None:
     assert gc.get_threshold() == before
 
 
-def test_whoever_has_read_enough_of_the_progress_is_told_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_has_read_enough_of_the_progress_is_told_no_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(launch, "PROGRESS_DELAY_S", 0.001)
     told: list[object] = []
 
@@ -151,3 +153,4 @@ def test_whoever_has_read_enough_of_the_progress_is_told_no_more(monkeypatch: py
     shell: Any = SimpleNamespace(progress=lambda: "progress")
     asyncio.run(asyncio.wait_for(report(shell, on_progress), 30))
     assert told == ["progress", "progress"]
+    assert caplog.messages == [], "that is no failure"

@@ -612,6 +612,19 @@ def test_patience_counts_from_what_became_durable_last_and_only_while_something_
     asyncio.run(scenario())
 
 
+def test_what_is_pushed_while_something_waits_is_no_reason_for_more_patience() -> None:
+    async def scenario() -> None:
+        async with AsyncPusher("127.0.0.1:1", "orders") as pusher:
+            for number in range(3):
+                await pusher.push(str(number), b"", 1)
+                pusher._moved_at -= 0.4 * limits.PUSH_PATIENCE_S
+            with pytest.raises(PushError, match="nothing has become durable"):
+                pusher._give_up_in_time("the source is away")
+            pusher._unsent.clear()
+
+    asyncio.run(scenario())
+
+
 def test_the_largest_record_is_taken_at_once() -> None:
     async def scenario() -> None:
         queue, addresses = PushQueue(), list[str]()
