@@ -90,3 +90,9 @@ def test_a_source_takes_it() -> None:
     partition.resume(0, partition.fingerprint())
     partition.read(500)
     assert partition.watermark() == 499
+
+
+def test_a_share_that_is_no_whole_number_of_rows_is_rounded_up() -> None:
+    delays = Delays(1_000)
+    delays.saw([10, 10, 0])
+    assert [delays.at(share) for share in (0.6, 0.7)] == [0, 10]

@@ -28,7 +28,7 @@ def test_two_writers_keep_each_row_once(tmp_path: Path) -> None:
     path = tmp_path / "r"
     one, two = RejectFile(path, "s"), RejectFile(path, "s")
     one.add("a", [Reject(1, "why", b"x"), Reject(4, "why", b"y")])
-    two.add("b", [Reject(1, "why", b"z")])
+    two.add("b", [Reject(1, "why", b"x")])
     two.add("a", [Reject(1, "why", b"x"), Reject(2, "why", b"w")])
     one.add("a", [Reject(2, "why", b"w"), Reject(5, "why", b"v")])
     assert rows(path) == [("a", 1), ("a", 4), ("b", 1), ("a", 2), ("a", 5)]
@@ -193,3 +193,15 @@ def test_without_a_file_rejects_are_warnings(caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.WARNING, "millwheel.injectors"):
         open_rejects(None, "s").add("part", [Reject(7, "no number", b"x")])
     assert "source s: rejected row 7 of part: no number: b'x'" in caplog.text
+
+
+@pytest.mark.parametrize("into", ["file", "log"])
+def test_every_rejected_row_is_counted_by_its_kind(tmp_path: Path, into: str) -> None:
+    (tmp_path / "in").write_text("1\n{a\n{b\n2\nnull\n")
+    rejects = tmp_path / "rejects" if into == "file" else None
+    source = FileSource("s", tmp_path / "in", JsonLines(int), event_time=lambda value: value, rejects=rejects)
+    (partition,) = source.discover(())
+    assert sum(batch.rejected for batch in read_all(partition, 2)) == 3
+    assert sorted(source.rejections().values()) == [1, 2]
+    source.reject(partition.name, 3, "no key", 2)
+    assert sum(source.rejections().values()) == 4

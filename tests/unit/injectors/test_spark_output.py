@@ -785,3 +785,27 @@ def test_parquet_without_pyarrow_is_a_sentence(tmp_path: Path, monkeypatch: pyte
     (partition,) = SparkOutputSource("s", tmp_path, event_time=lambda row: 1).discover(())
     with pytest.raises(SourceError, match=r"Parquet needs pyarrow: pip install 'millwheel-streams\[spark\]'"):
         partition.read(10)
+
+
+@pytest.mark.parametrize("stop", range(13))
+def test_a_parquet_file_that_was_read_to_its_end_can_go_back_to_any_row(tmp_path: Path, stop: int) -> None:
+    partition = only(SparkOutputSource("s", batch(tmp_path, table(range(12)), row_group_size=4), event_time="ts"))
+    begun = partition.fingerprint()
+    whole = rows_of(read_all(partition, 5))
+    assert partition.finished()
+    partition.resume(stop, begun)
+    assert not partition.finished()
+    assert rows_of(read_all(partition, 5)) == whole[stop:]
+    assert partition.finished()
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_rejected_rows_of_parquet_are_numbered_by_their_places_in_the_file(tmp_path: Path, limit: int) -> None:
+    there = table(range(12))
+    broken = pa.array([None if n in (1, 9) else n for n in range(12)], pa.int64())
+    batch(tmp_path / "out", there.set_column(1, "n", broken), row_group_size=4)
+    source = SparkOutputSource("s", tmp_path / "out", event_time="ts", type=Row, rejects=tmp_path / "rejects")
+    found = read_all(only(source), limit)
+    assert [row for row, _, _ in rows_of(found)] == [row for row in range(12) if row not in (1, 9)]
+    assert [line.row for line in reject_lines(tmp_path / "rejects")] == [1, 9]
+    assert sum(each.rejected for each in found) == 2

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from time import tzset
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ import pytest
 from millwheel.model import Time
 from millwheel_injectors import Csv, FileSource, IterableSource, JsonLines, TextLines
 from millwheel_injectors.formats import Format
+from millwheel_injectors.times import typed_us
 from tests.unit.injectors.drain import only, read_all, reject_lines, rows_of
 
 NOON = "2026-08-01T12:00:00Z"
@@ -138,3 +140,15 @@ def test_a_float_in_the_place_of_the_time_is_told_what_a_time_is_and_not_that_it
 )
 def test_what_may_be_meant_is_left_to_the_run(row: Any) -> None:
     IterableSource("s", [row])
+
+
+def test_a_time_without_a_zone_in_a_typed_column_is_utc_wherever_the_process_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    tzset()
+    try:
+        assert typed_us(datetime(1970, 1, 1, 0, 0, 1)) == 1_000_000
+    finally:
+        monkeypatch.undo()
+        tzset()

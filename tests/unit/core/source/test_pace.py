@@ -119,3 +119,33 @@ def test_a_partition_that_has_ended_before_anybody_looked_is_not_waited_for() ->
     assert not pace.begin(0)
     pace.forget(IntervalId(2))
     assert pace.begin(0)
+
+
+def test_what_stood_next_is_forgotten_once_it_was_given() -> None:
+    one, pace = IntervalId(1), begun(1, 500, 0)
+    pace.looked(one, row(900), 0, True)
+    assert (pace.waits(), pace.next_time(one)) == (True, 900)
+    assert pace.wait(one, 0, never) == max(limits.PACE_STEP_US, 400)
+    pace.looked(one, None, 400, False)
+    assert (pace.waits(), pace.next_time(one), pace.wait(one, 0, never)) == (False, MAX_TIME, 0)
+    pace.looked(one, Ahead(400, 900, True), 400, True)
+    assert pace.next_time(one) == 400
+
+
+def test_a_late_row_has_its_own_time_to_wait_whatever_waited_before_it() -> None:
+    one, pace = IntervalId(1), begun(1, 500, 0)
+    late = Ahead(400, 500, True)
+    pace.looked(one, late, 0, True)
+    pace.looked(one, row(600), limits.PACE_LATE_US - 1, False)
+    pace.looked(one, late, limits.PACE_LATE_US - 1, False)
+    assert pace.wait(one, limits.PACE_LATE_US, never) == limits.PACE_STEP_US
+    assert pace.wait(one, 2 * limits.PACE_LATE_US, never) == 0
+
+
+def test_the_clock_of_a_partition_that_goes_on_begins_at_the_newest_row_it_has_given() -> None:
+    pace = Pace(1)
+    pace.open(IntervalId(1))
+    pace.gathered()
+    pace.looked(IntervalId(1), Ahead(500, 900, False), 0, True)
+    assert pace.begin(0)
+    assert (pace.reached(0), pace.wait(IntervalId(1), 0, never)) == (900, 0)
