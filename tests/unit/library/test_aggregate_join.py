@@ -187,6 +187,12 @@ def test_what_is_too_late_goes_to_the_streams_for_it() -> None:
     assert [out.value.number for out in stepper.outputs(late_rights)] == [3]
 
 
+def test_what_is_stored_for_one_interval_is_never_read_for_another_one() -> None:
+    cells = [gathering(within).declared()[1]["matches.join"].cells for within in SPANS]
+    for name in ("side0", "side1", "accumulators"):
+        assert len({of[name] for of in cells}) == len(SPANS)
+
+
 def test_a_join_that_aggregates_has_no_other_kinds() -> None:
     with pytest.raises(WiringError, match="'inner' or 'left'"):
         gathering(Interval(), "outer")

@@ -5,6 +5,7 @@ That a store hands back what it must is in `tests/integration/test_library_combi
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -26,9 +27,11 @@ from millwheel.library import (
 )
 from millwheel.library.combining import merging
 from millwheel.library.firing import Firing
-from millwheel.library.handed_back import of_accumulators, windows_of_parts
+from millwheel.library.handed_back import of_accumulators, take_back, windows_of_parts
 from millwheel.library.windowed import aggregate
 from millwheel.library.windows import Aligned
+from millwheel.model import Timer
+from millwheel.shape import HANDED_BACK
 from millwheel.testing import Stepper
 from tests.unit.library.pipelines import Score, found, left, panes, send, windowed
 
@@ -99,6 +102,29 @@ def test_accumulators_are_added_as_they_are_merged(whole: Aggregation[Score, Any
     of = of_accumulators(whole)
     assert of.add(one, other) == whole.merge(one, other)
     assert (of.of_parts, whole.of_parts, of.bounded, of.subtracts) == (True, False, whole.bounded, whole.subtracts)
+
+
+class Entries(dict[str, int]):
+    """In the place of a cell."""
+
+    def delete(self, entry: str) -> None:
+        del self[entry]
+
+
+def test_what_is_taken_back_is_added_once_at_the_watermark_of_then_and_is_no_longer_there() -> None:
+    handed = {f"{start * SECOND}{HANDED_BACK}{shard}": shard for start in (0, 10) for shard in (1, 2)}
+    frame, added = SimpleNamespace(cause=0), list[tuple[int, int, int, int]]()
+    operator: Any = SimpleNamespace(accumulators=Entries({"0": 7, **handed}), _frame=frame)
+    operator.of_accumulators = lambda: SimpleNamespace(
+        add=lambda then, last, part: added.append((then.watermark, last, part, frame.cause))
+    )
+    timer = Timer("ann", HANDED_BACK, 12 * SECOND)
+    take_back(operator, Fixed(seconds=10), SimpleNamespace(watermark=90 * SECOND), timer)  # type: ignore[arg-type]
+    ends = [10 * SECOND - 1] * 2 + [20 * SECOND - 1] * 2
+    causes = [10 * SECOND - 1] * 2 + [12 * SECOND] * 2
+    assert added == [(12 * SECOND, *of) for of in zip(ends, (1, 2, 1, 2), causes, strict=True)]
+    assert operator.accumulators == {"0": 7}
+    assert frame.cause == 12 * SECOND
 
 
 def test_parts_of_sliding_windows_are_slices() -> None:

@@ -101,6 +101,16 @@ def test_a_session_that_becomes_part_of_another_leaves_no_timer(watermark: int, 
     assert {tag for _, tag in stepper.store.inner.folded.timers["panes.sum"]["ann"]} == {f"{timer}2000000"}
 
 
+@pytest.mark.parametrize("before", [(1, 2, 15), (1, 15, 16)])
+def test_records_of_sessions_that_become_one_count_together_for_the_next_pane(before: tuple[int, ...]) -> None:
+    stepper = Stepper(windowed(GAP, trigger=AtWatermark(early=EveryRecords(4))))
+    for second in before:
+        send(stepper, "ann", 1, second)
+    assert found(stepper) == []
+    send(stepper, "ann", 1, 9)
+    assert found(stepper) == [("ann", 1, max(before) + 10, 4, "early")]
+
+
 def test_a_session_that_had_its_pane_is_open_again_when_it_grows_beyond_the_watermark() -> None:
     stepper = Stepper(windowed(GAP, lateness=seconds(60)))
     send(stepper, "ann", 1, 0)
