@@ -10,6 +10,7 @@ import pytest
 from millwheel import Context, Timer, limits
 from millwheel.bundles import TimerPlace
 from millwheel.model import MIN_TIME
+from millwheel.runtime.chain import TimerChain
 from millwheel.work import InvocationOutcome, Stall, Work
 from tests.unit.api.hooks import computation_of, executor_of, work
 
@@ -209,3 +210,13 @@ def test_one_that_goes_back_keeps_what_is_known_of_it() -> None:
     fired, done = fire(hook, given)
     assert [tag for _, tag, _ in fired] == ["a"]
     assert done.stalls == {("k", "watermark", "b"): Stall(1, 10, MIN_TIME), ("k", "watermark", "c"): stall}
+
+
+@pytest.mark.parametrize(("kind", "at", "fires"), [
+    ("watermark", 99, True), ("watermark", 100, True), ("watermark", 101, False), ("wall", 100, True), ("wall", 101, False),
+])  # fmt: skip
+def test_what_was_set_before_an_invocation_had_to_wait_fires_when_it_goes_on(kind: str, at: int, fires: bool) -> None:
+    outcome = InvocationOutcome(timers={"a": {(kind, "t"): at}})
+    found = TimerChain([], timer_work(reach=(200, ("", ""))), outcome).next(None)
+    assert found == (Timer("a", "t", at, kind) if fires else None)  # type: ignore[arg-type]
+    assert outcome.timers == {"a": {(kind, "t"): None if fires else at}}
