@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from itertools import compress
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -22,11 +21,6 @@ class RowColumns(msgspec.Struct):
 
     data: dict[str, list[Any]]
     count: int
-
-    def keep(self, wanted: Sequence[bool]) -> RowColumns:
-        """Only the rows that are `wanted`."""
-        data = {name: list(compress(values, wanted)) for name, values in self.data.items()}
-        return RowColumns(data, sum(wanted))
 
     def dicts(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """One dict per row."""

@@ -353,3 +353,13 @@ def test_a_copy_in_the_place_of_a_finished_file_is_known_though_the_inode_is_ano
     (tmp_path / ".copy").replace(path)
     other.write_text("another row\n")
     assert [batch.values for found in registry.search() for batch in read_all(found)] == [["another row"]]
+
+
+def test_an_overwritten_run_of_spark_is_refused_by_the_process_that_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "_SUCCESS").touch()
+    (tmp_path / "part-0.json").write_text('{"at": 1}\n')
+    registry = Registry(SparkOutputSource("s", tmp_path, event_time="at", tail=True))
+    assert len(registry.search()) == 1
+    (tmp_path / "part-0.json").rename(tmp_path / "part-1.json")
+    with pytest.raises(SourceError, match=r"part-0.json: was read before, and the output was overwritten"):
+        registry.search()

@@ -21,7 +21,7 @@ from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.search import alone
 from millwheel_injectors import BoundedDisorder, Exact, FileCreation, JsonLines, SparkOutputSource, TextLines
 from millwheel_injectors import parquet as parquet_module
-from millwheel_injectors.spark_log import SinkLog
+from millwheel_injectors.spark_log import SinkLog, partition_values
 from millwheel_injectors.watermarks import Policy
 from tests.effort import examples
 from tests.unit.injectors.drain import Clock, only, read_all, reject_lines, rows_of, stored, values_of
@@ -809,3 +809,49 @@ def test_rejected_rows_of_parquet_are_numbered_by_their_places_in_the_file(tmp_p
     assert [row for row, _, _ in rows_of(found)] == [row for row in range(12) if row not in (1, 9)]
     assert [line.row for line in reject_lines(tmp_path / "rejects")] == [1, 9]
     assert sum(each.rejected for each in found) == 2
+
+
+@pytest.mark.parametrize("read", [1, 5, 11])
+def test_a_parquet_file_that_is_being_read_can_go_back_or_on_to_any_row(tmp_path: Path, read: int) -> None:
+    partition = only(SparkOutputSource("s", batch(tmp_path, table(range(12)), row_group_size=4), event_time="ts"))
+    begun = partition.fingerprint()
+    for stop in (0, 3, 4, 7, 2):
+        partition.read(read)
+        partition.resume(stop, begun)
+        assert [row for row, _, _ in rows_of(read_all(partition, 5))] == [*range(stop, 12)]
+        partition.resume(stop, begun)
+
+
+def test_a_row_of_parquet_that_is_longer_than_a_read_should_be_is_read_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_module, "WORK_LIMIT_BYTES", 1)
+    partition = only(SparkOutputSource("s", batch(tmp_path, table(range(3))), event_time="ts"))
+    for row in range(3):
+        found = partition.read(10)
+        assert found is not None
+        assert found.rows == [row]
+
+
+def test_a_look_for_the_exact_watermark_of_parquet_rejects_nothing(tmp_path: Path) -> None:
+    def at(row: dict[str, Any]) -> int:
+        if row["n"] == 1:
+            raise ValueError("no time")
+        return int(row["ts"])
+
+    source = SparkOutputSource("s", batch(tmp_path, table(range(3))), event_time=at, watermark=Exact())
+    partition = only(source)
+    assert (partition.watermark(), source.rejections()) == (T, {})
+    assert [row for row, _, _ in rows_of(read_all(partition))] == [0, 2]
+    assert sum(source.rejections().values()) == 1
+
+
+def test_a_reject_file_among_the_committed_files_is_refused(tmp_path: Path) -> None:
+    batch(tmp_path)
+    (tmp_path / "part-0.json").touch()
+    with pytest.raises(SourceError, match="among its own inputs"):
+        SparkOutputSource("s", tmp_path, event_time="ts", tail=True, rejects=tmp_path / "part-0.json").discover(())
+
+
+def test_a_value_in_the_name_of_a_directory_may_have_an_equals_sign() -> None:
+    assert partition_values("k=a=b/part-0.json") == {"k": "a=b"}
