@@ -136,3 +136,23 @@ def test_what_a_late_row_is_due_for_survives_a_restart(log: Path) -> None:
 def test_a_pace_that_means_nothing_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FileSource("log", "log", **{"event_time": int} | options)
+
+
+def test_a_row_is_given_at_its_time_and_not_a_moment_later(log: Path) -> None:
+    partition = opened(log)
+    batch, ahead = partition.read_due(10, 10)
+    assert batch is not None
+    assert (batch.timestamps, ahead) == ([0, 10], Ahead(100, 100, False))
+
+
+@pytest.mark.parametrize("position", [0, 1, 5])
+def test_it_goes_back_while_rows_are_held(log: Path, position: int) -> None:
+    partition = opened(log)
+    begun = partition.fingerprint()
+    assert partition.read_due(2, MAX_TIME)[0] is not None
+    partition.resume(position, begun)
+    given: list[int] = []
+    while not partition.finished():
+        batch, _ = partition.read_due(10, MAX_TIME)
+        given += batch.rows if batch is not None else []
+    assert given == [*range(position, len(TIMES))]
