@@ -114,6 +114,8 @@ async def _migrate(connection: Connection, schema: str, shape: PipelineShape) ->
         for statement in migration:
             await connection.execute(statement)
         await connection.execute(opening.RECORD_MIGRATION, (version + 1,))
+    if not made:
+        await connection.execute(opening.BEGIN_SEQUENCERS)
 
 
 async def _create(connection: Connection, schema: str) -> None:

@@ -17,6 +17,7 @@ from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore, ownership
 from millwheel_storage.postgres import connection as connection_module
 from millwheel_storage.postgres.prepared import Connection
+from millwheel_storage.postgres.reader import reset
 from tests.unit.storage.samples import shape
 
 pytestmark = pytest.mark.postgres
@@ -66,5 +67,28 @@ def test_whoever_takes_over_again_after_a_lost_reply_has_what_it_took(
             assert await done is taken
         assert await store.still_owned({first: fresh}) == {first}
         await store.close()
+
+    asyncio.run(main())
+
+
+def test_an_owner_from_before_a_reset_writes_nothing_into_what_is_made_after_it(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    """As a run that was stopped by Ctrl-Z: it wakes beside the run that was started after `millwheel reset`."""
+
+    async def main() -> None:
+        zombie, successor = PostgresStore(postgres.url, pipeline), PostgresStore(postgres.url, pipeline)
+        first = (await zombie.open_pipeline(shape(pipeline))).intervals[0].id
+        old = (await zombie.acquire([first]))[first]
+        reset(postgres.url, pipeline)
+        assert (await successor.open_pipeline(shape(pipeline))).intervals[0].id == first
+        new = (await successor.acquire([first]))[first]
+        assert new > old
+        assert await zombie.commit([LogWrite(first, old, Seq(1), 0, b"x")]) == set()
+        assert await zombie.still_owned({first: old}) == set()
+        assert await successor.still_owned({first: new}) == {first}
+        assert await successor.commit([LogWrite(first, new, Seq(1), 0, b"y")]) == {(first, Seq(1))}
+        await zombie.close()
+        await successor.close()
 
     asyncio.run(main())
