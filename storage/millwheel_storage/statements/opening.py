@@ -93,8 +93,8 @@ HELD_ENTRIES: Final = "SELECT key, entry FROM key_state WHERE computation = %s A
 DROP_CELL: Final = "DELETE FROM key_state WHERE computation = %s AND cell = %s"
 RENAME: Final = "UPDATE name SET name = %s WHERE kind = %s AND name = %s"
 BEGIN_SEQUENCERS: Final = "SELECT setval('sequencer', 1 + (random() * (1 << 28))::bigint)"
-"""Owners of a store that was dropped may still be there, and are fenced by having other sequencers: so each store begins anywhere.
-There are 2^31 of them, for numbers of bundles have 32 bits below the sequencer, and are sent as int64."""
+"""Owners of a store that was dropped may still be there.  They are fenced because the new store begins with other sequencers,
+by chance.  There are 2^31 of them: numbers of bundles have 32 bits below the sequencer, and are sent as int64."""
 FORGET_WATERMARK: Final = "DELETE FROM watermark WHERE name = %s"
 """What an earlier computation of a name has left there is nobody's: the floor of a loop was not always taken along."""
 RENAME_WATERMARK: Final = "UPDATE watermark SET name = %s WHERE name = %s"
