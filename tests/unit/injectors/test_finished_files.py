@@ -66,7 +66,9 @@ def test_the_store_is_asked_in_bulk_and_the_loop_has_its_turns(tmp_path: Path, m
     assert registry.steps.count("GiveWay") == 5
 
 
-@pytest.mark.parametrize("content", [LONG, b"short\n", gzip.compress(b"short\n")])
+@pytest.mark.parametrize(
+    "content", [LONG, b"short\n", gzip.compress(b"short\n", mtime=0)], ids=["long", "short", "packed"]
+)
 def test_a_finished_file_that_is_renamed_or_touched_is_noted_once(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "log.1").write_bytes(content)
     source = FileSource("s", tmp_path)
