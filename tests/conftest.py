@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.statements import opening
 from millwheel_storage.testing import fresh_name, temporary_postgres
 from tests import effort
 
@@ -78,6 +79,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.getreports("passed"):
         for remark in [value for name, value in report.user_properties if name == effort.REMARK]:
             terminalreporter.write_line(str(remark))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sequencers_from_one() -> Iterator[str]:
+    """In the process of a test a store's sequencers begin with 1, as in memory, with which many tests compare; what they
+    begin with otherwise is given."""
+    with pytest.MonkeyPatch.context() as patched:
+        shipped = opening.BEGIN_SEQUENCERS
+        patched.setattr(opening, "BEGIN_SEQUENCERS", "SELECT 1")
+        yield shipped
 
 
 @pytest.fixture(scope="session")

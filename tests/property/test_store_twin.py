@@ -51,7 +51,6 @@ from millwheel_storage.fold import fifo_rows, quarantine_row
 from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.reader import Reader, reset
-from millwheel_storage.statements import opening
 from millwheel_storage.testing import connected_tables, fresh_name, postgres_tables, temporary_postgres
 from tests.effort import examples
 
@@ -586,14 +585,6 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop = asyncio.new_event_loop()
     yield loop
     loop.close()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def sequencers_from_one() -> Iterator[None]:
-    """As in memory, where nobody is left of a store of that name that was dropped."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(opening, "BEGIN_SEQUENCERS", "SELECT 1")
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -461,8 +461,7 @@ NUMBERS = {
 }  # fmt: skip
 
 
-def test_a_sequence_goes_on_behind_all_that_is_put_back(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "BEGIN_SEQUENCERS", "SELECT 1")  # they would be behind any number that is put back
+def test_a_sequence_goes_on_behind_all_that_is_put_back(home: Home) -> None:
     run_to_end(word_count(home.name, ROWS[:50]), home.store())
     home.execute("CREATE TABLE {}.mine (id serial PRIMARY KEY, n bigint)")
     for row in (

@@ -18,6 +18,7 @@ from millwheel_storage.postgres import PostgresStore, ownership
 from millwheel_storage.postgres import connection as connection_module
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.postgres.reader import reset
+from millwheel_storage.statements import opening
 from tests.unit.storage.samples import shape
 
 pytestmark = pytest.mark.postgres
@@ -72,9 +73,10 @@ def test_whoever_takes_over_again_after_a_lost_reply_has_what_it_took(
 
 
 def test_an_owner_from_before_a_reset_writes_nothing_into_what_is_made_after_it(
-    postgres: EmbeddedPostgres, pipeline: str
+    postgres: EmbeddedPostgres, pipeline: str, monkeypatch: pytest.MonkeyPatch, sequencers_from_one: str
 ) -> None:
     """As a run that was stopped by Ctrl-Z: it wakes beside the run that was started after `millwheel reset`."""
+    monkeypatch.setattr(opening, "BEGIN_SEQUENCERS", sequencers_from_one)
 
     async def main() -> None:
         zombie, successor = PostgresStore(postgres.url, pipeline), PostgresStore(postgres.url, pipeline)
