@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from math import ceil
 from types import MappingProxyType
 from typing import Any, Final, Protocol, assert_never
 
@@ -41,6 +40,7 @@ from millwheel.ids import IntervalId
 from millwheel.limits import LAST_WORDS_LIMIT_S, LONG_TURN_US, TURN_US
 from millwheel.model import MAX_TIME
 from millwheel.ports import Store, Transport
+from millwheel.runtime.alarms import Alarm, Pauses, alarm
 from millwheel.runtime.failures import Failures, OnFailure, hooks_fail, log_failure
 from millwheel.runtime.lease import Permit
 from millwheel.runtime.long_calls import LongCalls
@@ -122,8 +122,12 @@ class Shell:
         """Wall time at which each host wants to be woken, us."""
         self._wake_at = MAX_TIME
         """The first of these times."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._pauses: Pauses[tuple[Host, int]] = Pauses()
+        """(host, token) that a host waits for.  On the monotonic clock: the wall clock may be set while it waits."""
+        self._alarm: Alarm | None = None
         """Ends a sleep."""
+        self._rings_at = float("inf")
+        """When it does, monotonic clock, s."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: dict[IntervalId, asyncio.Task[None]] = {}
         """What lets outside clients bring rows to a partition."""
@@ -225,8 +229,8 @@ class Shell:
         return progress_of(self.worker)
 
     async def _close(self, failed: bool = False) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._alarm is not None:
+            self._alarm.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -272,6 +276,8 @@ class Shell:
     def _turn(self) -> None:
         """Handle events for a few milliseconds, then let I/O go on."""
         self._wake_hosts()
+        # Nothing that waits for a pause is as urgent as what has come already.
+        self._queue += [(host, he.Answered(token, None)) for host, token in self._pauses.ended()]
         until = time.perf_counter_ns() + TURN_US * 1_000
         queue, answered, self._leaving = self._queue, bool(self._answers), False
         while self._answers:
@@ -318,18 +324,21 @@ class Shell:
 
     async def _sleep(self) -> None:
         delay = (self._wake_at - self._clock()) / 1e6
+        if (pause := self._pauses.left_s()) is not None:
+            delay = min(delay, pause)
         if self._failure is not None or delay <= 0:
             # What a host waits for is I/O as often as a time: it must have its turn when the time has come already.
             await asyncio.sleep(0)
             return
         loop = asyncio.get_running_loop()
-        # In whole milliseconds, as uvloop counts.  It rounds: what is left of a wait would be none, again and again.
-        at = loop.time() + min(ceil(delay * 1_000) / 1_000, 1.0)
-        # Most sleeps end by an event; the timer is left for the next one, and may wake it for nothing.
-        if self._timer is None or at < self._timer.when():
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = loop.call_at(at, self._timer_rang)
+        if self._alarm is None:
+            self._alarm = alarm(loop, self._alarm_rang)
+        delay = min(delay, 1.0)
+        # Most sleeps end by an event; the alarm is left for the next one, and may wake it for nothing.
+        at = time.monotonic() + delay
+        if at < self._rings_at:
+            self._rings_at = at
+            self._alarm.set(delay)
         self._sleeper = loop.create_future()
         await self._sleeper
 
@@ -338,8 +347,8 @@ class Shell:
         if self._sleeper is not None and not self._sleeper.done():
             self._sleeper.set_result(None)
 
-    def _timer_rang(self) -> None:
-        self._timer = None
+    def _alarm_rang(self) -> None:
+        self._rings_at = float("inf")
         self._rouse()
 
     # --- what comes from other hosts --------------------------------------------------------------------------
@@ -448,7 +457,7 @@ class Shell:
             case StoreCall():
                 self._spawn(self._call(host, token, wish))
             case he.Pause(delay_us):
-                asyncio.get_running_loop().call_later(delay_us / 1e6, self._paused, host, token)
+                self._pauses.begin(delay_us, (host, token))
             case he.Discover() if wish.source in self._blocking:
                 self._spawn(self._discover_later(host, token, wish))
             case _ if not self._draining:
@@ -493,11 +502,6 @@ class Shell:
 
     def _answer(self, host: Host, token: int, answer: Any) -> None:
         self._answers.append((host, he.Answered(token, answer)))
-        self._rouse()
-
-    def _paused(self, host: Host, token: int) -> None:
-        """A pause is over.  Nothing that waits for it is as urgent as what has come already."""
-        self._queue.append((host, he.Answered(token, None)))
         self._rouse()
 
     async def _call(self, host: Host, token: int, request: StoreCall) -> None:

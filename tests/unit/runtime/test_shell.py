@@ -408,3 +408,26 @@ def test_an_answer_that_has_come_during_a_long_turn_is_heard_in_the_next_one() -
         runner.run(main())
     turns = host.kinds()[: host.kinds().index("Answered")].count("TurnEnded")
     assert turns == 2, "it is asked at the end of the first turn, and read after the second at the latest"
+
+
+def test_a_pause_ends_though_the_wall_clock_was_set_back() -> None:
+    back_us = 0
+
+    class Paused(Noting):
+        def handle(self, event: he.HostEvent, now: int) -> list[he.HostEffect]:
+            nonlocal back_us
+            if type(event) is he.TurnEnded:
+                back_us = 3_600_000_000
+            return super().handle(event, now)
+
+    host = Paused("one", Started=[he.Ask(7, he.Pause(20_000))], Answered=[he.Ended()])
+
+    async def main() -> None:
+        clock = lambda: wall_clock_us() - back_us  # noqa: E731
+        await asyncio.wait_for(
+            Shell(store=MemoryStore(), transport=LocalTransport(), others=[host], clock=clock).serve(), 60
+        )
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+    assert host.kinds().count("Answered") == 1
