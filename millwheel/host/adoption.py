@@ -62,7 +62,9 @@ class Adoption:
             watermarks = yield ReadWatermarks()
             promised = watermarks.get(config.loop, MIN_TIME)
             config = msgspec.structs.replace(worker.routes.config(row, sequencer), promised=promised)
-        config = msgspec.structs.replace(config, label=worker.label(), baseline=worker.graph.baseline)
+        config = msgspec.structs.replace(
+            config, label=worker.label(), baseline=worker.graph.baseline, gathers=worker.ownership.gathers
+        )
         core = IntervalCore(config, recovered, inherited)
         if self._first_records is not None:
             core.begin_slowly(self._first_records)

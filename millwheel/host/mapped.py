@@ -10,7 +10,7 @@ workers there are, and who leads.  Never here: a decision about the map (`master
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from millwheel import limits
 from millwheel.cluster import ClusterMap, HotKey, Leader, PlacedInterval, RunEnding
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 class MappedOwnership:
     """The member `incarnation` of a cluster, as a worker."""
+
+    gathers: ClassVar[bool] = True
 
     def __init__(self, worker: WorkerHost, incarnation: int) -> None:
         self._worker = worker

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from millwheel import limits
 from millwheel.cluster import HotKey, RunEnding
@@ -32,6 +32,9 @@ ClusterMessage = MapChanged | HandOver | RunEnded | Led
 
 class Ownership(Protocol):
     """What depends on who else there is."""
+
+    gathers: ClassVar[bool]
+    """Whether a little waits for the commit of a little: that is worth while where each bundle wakes another process."""
 
     def boot(self) -> Steps:
         """Begin."""
@@ -102,6 +105,8 @@ class Ownership(Protocol):
 
 class WholeOwnership:
     """Everything is this worker's, until another run takes the store over.  Then this run ends."""
+
+    gathers: ClassVar[bool] = False
 
     def __init__(self, worker: WorkerHost) -> None:
         self._worker = worker

@@ -40,7 +40,7 @@ from millwheel.ids import IntervalId
 from millwheel.limits import LAST_WORDS_LIMIT_S, LONG_TURN_US, TURN_US
 from millwheel.model import MAX_TIME
 from millwheel.ports import Store, Transport
-from millwheel.runtime.alarms import Alarm, Pauses, alarm
+from millwheel.runtime.exact_timers import ExactTimer, Pauses, exact_timer
 from millwheel.runtime.failures import Failures, OnFailure, hooks_fail, log_failure
 from millwheel.runtime.lease import Permit
 from millwheel.runtime.long_calls import LongCalls
@@ -124,7 +124,7 @@ class Shell:
         """The first of these times."""
         self._pauses: Pauses[tuple[Host, int]] = Pauses()
         """(host, token) that a host waits for.  On the monotonic clock: the wall clock may be set while it waits."""
-        self._alarm: Alarm | None = None
+        self._timer: ExactTimer | None = None
         """Ends a sleep."""
         self._rings_at = float("inf")
         """When it does, monotonic clock, s."""
@@ -229,8 +229,8 @@ class Shell:
         return progress_of(self.worker)
 
     async def _close(self, failed: bool = False) -> None:
-        if self._alarm is not None:
-            self._alarm.close()
+        if self._timer is not None:
+            self._timer.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -331,14 +331,14 @@ class Shell:
             await asyncio.sleep(0)
             return
         loop = asyncio.get_running_loop()
-        if self._alarm is None:
-            self._alarm = alarm(loop, self._alarm_rang)
+        if self._timer is None:
+            self._timer = exact_timer(loop, self._timer_rang)
         delay = min(delay, 1.0)
-        # Most sleeps end by an event; the alarm is left for the next one, and may wake it for nothing.
+        # Most sleeps end by an event; the timer is left for the next one, and may wake it for nothing.
         at = time.monotonic() + delay
         if at < self._rings_at:
             self._rings_at = at
-            self._alarm.set(delay)
+            self._timer.set(delay)
         self._sleeper = loop.create_future()
         await self._sleeper
 
@@ -347,7 +347,7 @@ class Shell:
         if self._sleeper is not None and not self._sleeper.done():
             self._sleeper.set_result(None)
 
-    def _alarm_rang(self) -> None:
+    def _timer_rang(self) -> None:
         self._rings_at = float("inf")
         self._rouse()
 

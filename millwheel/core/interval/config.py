@@ -40,3 +40,5 @@ class Config(msgspec.Struct, frozen=True):
     label: int | None = None
     """It becomes durable by epochs, and this is the last one that is declared; None: by its log."""
     baseline: Baseline = Baseline.NONE
+    gathers: bool = True
+    """What is little waits for the commit of a little, and then runs together."""

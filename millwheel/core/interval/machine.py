@@ -469,7 +469,7 @@ class IntervalCore:
         with it.  A strong ack, or a bundle, makes nothing possible then but a report."""
         if self._invocation:
             return True
-        if not self._inbox:
+        if not self._inbox or not self.config.gathers:
             return False
         most = min(limits.NAGLE_RECORDS, self._schedule.limit)
         return self._inbox.records < most and self._durability.commits_less_than(most)

@@ -115,11 +115,13 @@ class Bench:
         slacks: Mapping[SubscriptionId, int] | None = None,
         label: int | None = None,
         outputs: Collection[SubscriptionId] | None = None,
+        gathers: bool = True,
         **settings: Any,
     ) -> None:
         routes = {OUT: Ranges([("", TARGET)])}
         config = Config(
-            INTERVAL, sequencer, "c", "1", Settings(**settings), routes, outputs=outputs, slacks=slacks or {}, label=label
+            INTERVAL, sequencer, "c", "1", Settings(**settings), routes, outputs=outputs, slacks=slacks or {}, label=label,
+            gathers=gathers,
         )  # fmt: skip
         self.core = IntervalCore(config, recover or recovered(), inherited)
         self.now = 0

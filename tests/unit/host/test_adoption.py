@@ -53,6 +53,17 @@ def test_an_interval_of_a_cluster_says_that_nothing_is_left_because_an_earlier_o
     assert [said.interval for said in hand.of(IntervalSettled)] == [ONE]
 
 
+def test_a_little_waits_for_the_commit_of_a_little_in_a_cluster_and_not_in_a_process_that_is_alone() -> None:
+    hand, _ = started()
+    ((_, alone),) = hand.worker.actors.intervals()
+    cluster = ClusterHand()
+    cluster.give(he.Started())
+    cluster.give(he.Received(cluster.leader, Led(cluster.epoch)))
+    cluster.place(ONE, owner=cluster.mine)
+    ((_, member),) = cluster.worker.actors.intervals()
+    assert (alone.config.gathers, member.config.gathers) == (False, True)
+
+
 def test_what_a_core_has_left_goes_to_the_next_one_of_its_interval_and_to_no_other() -> None:
     hand, _ = started()
     ((actor, core),) = hand.worker.actors.intervals()

@@ -42,6 +42,12 @@ def test_what_comes_while_a_little_commits_runs_together_when_that_is_durable() 
     assert invoked(bench(ev.CommitDone(Seq(1)))) == [["b", "c"]]
 
 
+def test_alone_in_its_process_nothing_waits_for_a_commit() -> None:
+    bench = Bench(gathers=False)
+    bench.run(1, one("a", 0))
+    assert invoked(bench.arrive(2, one("b", 1))) == [["b"]]
+
+
 def test_what_is_not_little_any_more_runs_beside_the_commit() -> None:
     bench = Bench()
     bench.run(1, one("a", 0))

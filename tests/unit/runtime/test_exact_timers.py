@@ -1,4 +1,4 @@
-"""Alarms of a real loop, and pauses by a clock that the test moves."""
+"""Timers in a real loop, and pauses by a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.runtime.alarms import Alarm, Pauses, _LoopTimer, _TimerFile, alarm
+from millwheel.runtime.exact_timers import ExactTimer, Pauses, _LoopTimer, _TimerFile, exact_timer
 
-Made = Callable[[asyncio.AbstractEventLoop, Callable[[], None]], Alarm]
+Made = Callable[[asyncio.AbstractEventLoop, Callable[[], None]], ExactTimer]
 Loops = Callable[[], asyncio.AbstractEventLoop]
 
 
@@ -32,7 +32,7 @@ def kind(request: pytest.FixtureRequest) -> Made:
 
 
 class Rings:
-    """What an alarm calls: it notes the times, and ends a wait."""
+    """What a timer calls: it notes the times, and ends a wait."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -49,8 +49,8 @@ class Rings:
         return self.times[-1]
 
 
-def run(loops: Loops, kind: Made, use: Callable[[Alarm, Rings], object]) -> None:
-    """`use` an alarm, a coroutine function, in a loop of its own."""
+def run(loops: Loops, kind: Made, use: Callable[[ExactTimer, Rings], object]) -> None:
+    """`use` a timer, a coroutine function, in a loop of its own."""
 
     async def main() -> None:
         rings = Rings()
@@ -65,7 +65,7 @@ def run(loops: Loops, kind: Made, use: Callable[[Alarm, Rings], object]) -> None
 
 
 def test_it_rings_once_and_not_before_its_time(loops: Loops, kind: Made) -> None:
-    async def use(made: Alarm, rings: Rings) -> None:
+    async def use(made: ExactTimer, rings: Rings) -> None:
         for delay in (0.0, 0.000_2, 0.003, 0.02):
             began, before = time.monotonic(), len(rings.times)
             made.set(delay)
@@ -79,7 +79,7 @@ def test_it_rings_once_and_not_before_its_time(loops: Loops, kind: Made) -> None
 
 
 def test_a_new_time_replaces_the_one_before(loops: Loops, kind: Made) -> None:
-    async def use(made: Alarm, rings: Rings) -> None:
+    async def use(made: ExactTimer, rings: Rings) -> None:
         began = time.monotonic()
         made.set(50.0)
         made.set(0.005)
@@ -93,7 +93,7 @@ def test_a_new_time_replaces_the_one_before(loops: Loops, kind: Made) -> None:
 
 
 def test_a_new_time_replaces_one_that_has_come_and_was_not_heard(loops: Loops, kind: Made) -> None:
-    async def use(made: Alarm, rings: Rings) -> None:
+    async def use(made: ExactTimer, rings: Rings) -> None:
         made.set(0.001)
         time.sleep(0.01)
         made.set(50.0)
@@ -104,7 +104,7 @@ def test_a_new_time_replaces_one_that_has_come_and_was_not_heard(loops: Loops, k
 
 
 def test_it_never_rings_after_its_end_which_may_come_twice(loops: Loops, kind: Made) -> None:
-    async def use(made: Alarm, rings: Rings) -> None:
+    async def use(made: ExactTimer, rings: Rings) -> None:
         before = {*os.listdir("/dev/fd")}
         made.set(0.005)
         made.close()
@@ -120,13 +120,13 @@ def test_it_never_rings_after_its_end_which_may_come_twice(loops: Loops, kind: M
 def test_a_timer_of_the_system_is_exact_below_a_millisecond() -> None:
     waits: list[float] = []
 
-    async def use(made: Alarm, rings: Rings) -> None:
+    async def use(made: ExactTimer, rings: Rings) -> None:
         for _ in range(50):
             began = time.monotonic()
             made.set(0.000_4)
             waits.append(await rings.next() - began)
 
-    run(uvloop.new_event_loop, alarm, use)
+    run(uvloop.new_event_loop, exact_timer, use)
     assert min(waits) < 0.000_9  # the median is 0.5 ms on a quiet machine; uvloop's own timers take 1 ms and more
 
 
@@ -138,7 +138,7 @@ def test_without_a_file_for_it_the_timer_is_the_loops(loops: Loops) -> None:
         os.close(lowest)
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
         try:
-            made = alarm(loop, rings)
+            made = exact_timer(loop, rings)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert type(made) is _LoopTimer

@@ -23,7 +23,7 @@ _RELATIVE: Final = 0
 T = TypeVar("T")
 
 
-class Alarm(Protocol):
+class ExactTimer(Protocol):
     """One time at which a loop calls back."""
 
     def set(self, delay_s: float) -> None:
@@ -35,8 +35,8 @@ class Alarm(Protocol):
         ...
 
 
-def alarm(loop: asyncio.AbstractEventLoop, rang: Callable[[], None]) -> Alarm:
-    """An alarm that calls `rang` in `loop`, as exact as this system can."""
+def exact_timer(loop: asyncio.AbstractEventLoop, rang: Callable[[], None]) -> ExactTimer:
+    """A timer that calls `rang` in `loop`, as exact as this system can."""
     try:
         return _TimerFile(loop, rang)
     except (
@@ -77,14 +77,14 @@ class _TimerFile:
             raise
 
     def set(self, delay_s: float) -> None:
-        """See `Alarm.set`.  A delay of 0 would stop the timer."""
+        """See `ExactTimer.set`.  A delay of 0 would stop the timer."""
         first = self._spec.first
         first.seconds, first.nanoseconds = divmod(max(1, round(delay_s * _SECOND_NS)), _SECOND_NS)
         if self._library.timerfd_settime(self._file, _RELATIVE, ctypes.byref(self._spec), None) != 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def close(self) -> None:
-        """See `Alarm.close`."""
+        """See `ExactTimer.close`."""
         if self._file >= 0:
             self._loop.remove_reader(self._file)
             os.close(self._file)
@@ -107,12 +107,12 @@ class _LoopTimer:
         self._handle: asyncio.TimerHandle | None = None
 
     def set(self, delay_s: float) -> None:
-        """See `Alarm.set`.  uvloop rounds: what is left of a wait would be none, again and again."""
+        """See `ExactTimer.set`.  uvloop rounds: what is left of a wait would be none, again and again."""
         self.close()
         self._handle = self._loop.call_at(self._loop.time() + ceil(delay_s * 1_000) / 1_000, self._rang)
 
     def close(self) -> None:
-        """See `Alarm.close`."""
+        """See `ExactTimer.close`."""
         if self._handle is not None:
             self._handle.cancel()
 
