@@ -24,6 +24,7 @@ from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.limits import LONG_TURN_US, TURN_US
 from millwheel.ports import MarkWrite
 from millwheel.runtime.embedded import EmbeddedRun
+from millwheel.runtime.exact_timers import _LoopTimer
 from millwheel.runtime.shell import Shell, wall_clock_us
 from millwheel.testing import Results
 from millwheel.transport.local import LocalTransport
@@ -105,8 +106,11 @@ def test_each_host_is_woken_at_its_own_time() -> None:
     assert later.at <= late.at("Tick")
 
 
-def test_a_wait_below_a_millisecond_does_not_spin() -> None:
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "loop"])
+def test_a_wait_below_a_millisecond_does_not_spin(exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # uvloop counts whole milliseconds and rounds: a wait of 0.4 ms was no wait, and the loop turned 30 times a millisecond.
+    if not exact:
+        monkeypatch.setattr("millwheel.runtime.shell.exact_timer", _LoopTimer)
     turns = 0
 
     class Counting(Shell):
