@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
@@ -17,6 +17,7 @@ from millwheel.graph import Graph
 from millwheel.host import alphabet as he
 from millwheel.host.controller import ControllerHost
 from millwheel.host.messages import Message
+from millwheel.host.owning import WholeOwnership
 from millwheel.host.requests import StoreCall
 from millwheel.ids import IntervalId, Seq
 from millwheel.search import BlockingCall, Step
@@ -260,6 +261,12 @@ class CodeBody(Body):
         return store.owned[place]
 
 
+class PatientOwnership(WholeOwnership):
+    """A little waits for a little here too, so that few processes meet all rules.  With `NAGLE_RECORDS` at 0 it is what ships."""
+
+    gathers: ClassVar[bool] = True
+
+
 class Process(CodeBody):
     """One embedded run: acquires every interval, recovers, serves until it dies, is fenced or is done."""
 
@@ -267,7 +274,9 @@ class Process(CodeBody):
         self, world: World, number: int, graph: Graph, left: Mapping[IntervalId, ev.Inherited] | None = None
     ) -> None:
         """`left` is what it knows of before all went back."""
-        worker = WatchedWorker(graph=graph, name=WORKER, controller=CONTROLLER, inherited=left)
+        worker = WatchedWorker(
+            graph=graph, name=WORKER, controller=CONTROLLER, inherited=left, ownership=PatientOwnership
+        )
         super().__init__(world, number, worker)
         self.graph = graph
         """Its version of the pipeline; the world's is that of the run's end."""
