@@ -262,7 +262,7 @@ class CodeBody(Body):
 
 
 class PatientOwnership(WholeOwnership):
-    """A little waits for a little here too, so that few processes meet all rules.  With `NAGLE_RECORDS` at 0 it is what ships."""
+    """A little waits for a little here too, so few processes meet all rules.  With `NAGLE_RECORDS` at 0 it is what ships."""
 
     gathers: ClassVar[bool] = True
 
