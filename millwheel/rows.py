@@ -14,10 +14,16 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 from uuid import UUID
 
+import msgspec
+
+from millwheel.errors import WiringError
 from millwheel.limits import NUMERIC_FRACTION_DIGITS, NUMERIC_INTEGER_DIGITS
 from millwheel.shape import SinkTable
 
 Row = dict[str, Any]
+
+_BYTES: Final = (bytes, bytearray, memoryview)
+"""Left as they are in a row, to be refused: nobody who writes them into a text column means base64."""
 
 
 def _text(value: object) -> str:
@@ -116,6 +122,28 @@ SQL_TYPES: Final[Mapping[str, Callable[[object], object]]] = {
     "uuid": _uuid,
 }
 """Column types a sink may declare, each with its check.  The list also keeps user text out of DDL."""
+
+
+def plain_values(values: Mapping[str, Any]) -> Any:
+    """Values of columns as JSON has them; raises `ValueError` with the column of one that JSON has not."""
+    try:
+        return msgspec.to_builtins(values, str_keys=True, builtin_types=_BYTES)
+    except TypeError:
+        for column, value in values.items():
+            try:
+                msgspec.to_builtins(value, str_keys=True, builtin_types=_BYTES)
+            except TypeError as error:
+                raise ValueError(f"column {column!r}: {error}: {value!r:.80}") from None
+        raise
+
+
+def check_types(table: SinkTable) -> None:
+    """Each column has one of `SQL_TYPES`; raises `WiringError`."""
+    for column, kind in table.columns.items():
+        if not isinstance(kind, str) or kind not in SQL_TYPES:
+            raise WiringError(
+                f"sink table {table.name!r}: column {column!r} has type {kind!r}; use one of {sorted(SQL_TYPES)}"
+            )
 
 
 def check_row(table: SinkTable, values: object) -> Row:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -25,16 +25,12 @@ from millwheel.ids import SubscriptionId
 from millwheel.limits import HEAVY_VALUE_BYTES, VALUE_LIMIT_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME, TimerKind, format_time, whole_time
 from millwheel.rows import check_key as check_row_key
-from millwheel.rows import check_row
+from millwheel.rows import check_row, plain_values
 from millwheel.shape import SinkTable
 from millwheel.work import QUARANTINE_HOLD
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-_BYTES: Final = (bytes, bytearray, memoryview)
-"""Left as they are in a sink's row, to be refused: nobody who writes them into a text column means base64."""
-
 
 Route = tuple[SubscriptionId, Callable[[Any], str | None]]
 """A subscription and its key extractor."""
@@ -190,12 +186,18 @@ class Context:
         values: Any = row
         if fields is not None:
             values = fields(row)
-        if values.keys() != known.columns.keys():
+        try:
+            columns = values.keys()
+        except AttributeError:
             raise WiringError(
-                f"row for table {table.name!r} has columns {sorted(values)}, declared are {sorted(known.columns)}"
+                f"row for table {table.name!r} is {row!r:.80}: give a mapping of columns {sorted(known.columns)} to values"
+            ) from None
+        if columns != known.columns.keys():
+            raise WiringError(
+                f"row for table {table.name!r} has columns {sorted(columns, key=str)}, declared are {sorted(known.columns)}"
             )
         try:
-            checked = check_row(known, msgspec.to_builtins(values, str_keys=True, builtin_types=_BYTES))
+            checked = check_row(known, plain_values(values))
         except ValueError as error:
             raise RowError(f"row for table {table.name!r}: {error}") from None
         self._write(SinkRow(table.name, msgspec.json.encode(checked)))
@@ -207,10 +209,10 @@ class Context:
         """
         known, _ = self._declared(table)
         if not isinstance(key, Mapping) or key.keys() != {*known.key}:
-            given = sorted(key) if isinstance(key, Mapping) else f"{key!r:.80}"
+            given = sorted(key, key=str) if isinstance(key, Mapping) else f"{key!r:.80}"
             raise WiringError(f"the key of a row of table {table.name!r} is {given}, declared is {[*known.key]}")
         try:
-            checked = check_row_key(known, msgspec.to_builtins(key, str_keys=True, builtin_types=_BYTES))
+            checked = check_row_key(known, plain_values(key))
         except ValueError as error:
             raise RowError(f"key of a row of table {table.name!r}: {error}") from None
         self._write(SinkRow(table.name, msgspec.json.encode(checked), deleted=True))
@@ -300,5 +302,9 @@ def _check_timer(tag: str, timestamp: int, kind: str) -> None:
         raise WiringError(f"timer kind {kind!r}: use 'watermark' or 'wall'")
     if not MIN_TIME < timestamp < MAX_TIME:
         raise TimestampError(f"timer {tag!r} at {timestamp} us is out of range")
-    if len(tag.encode()) > limits.TAG_LIMIT_BYTES or "\0" in tag:
+    try:
+        size = len(tag.encode())
+    except UnicodeEncodeError as error:
+        raise CoderError(f"timer tag {tag!r:.60} is not valid Unicode: {error.reason}") from None
+    if size > limits.TAG_LIMIT_BYTES or "\0" in tag:
         raise LimitError(f"timer tag {tag!r:.60}: at most {limits.TAG_LIMIT_BYTES} bytes and no NUL")

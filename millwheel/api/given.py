@@ -16,7 +16,17 @@ from millwheel.api.typed import Input
 from millwheel.coders import Coder, no_coder, reads_of, schema_of
 from millwheel.errors import WiringError
 from millwheel.graph import Evolution, check_name
+from millwheel.rows import check_types
 from millwheel.source import Source
+
+
+def runs_later(function: object) -> bool:
+    """Whether a call of it would do nothing yet: it is async, or yields."""
+    return (
+        inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+        or inspect.isasyncgenfunction(function)
+    )
 
 
 def check_stream(stream: object, where: str) -> None:
@@ -83,15 +93,27 @@ def check_computation(computation: Any) -> type[Computation[Any]]:
     if isinstance(computation, Computation) or not callable(computation):
         name = type(computation).__name__
         raise WiringError(f"add needs a class or a factory, got {computation!r:.80}; write add({name}, ...) for one")
-    class_: type[Any] = computation if isinstance(computation, type) else type(computation())
+    is_class = isinstance(computation, type)
+    if is_class and not issubclass(computation, Computation):
+        raise WiringError(f"{computation.__name__} is not a Computation: subclass millwheel.Computation")
+    _check_no_arguments(computation)
+    made: Any = None if is_class else computation()
+    if isinstance(made, type):
+        raise WiringError(f"the factory gives the class {made.__name__}: write add({made.__name__}, ...)")
+    class_: type[Any] = computation if is_class else type(made)
     if not issubclass(class_, Computation):
         raise WiringError(f"{class_.__name__} is not a Computation: subclass millwheel.Computation")
     if class_.ProcessRecord is Computation.ProcessRecord:
         raise WiringError(f"{class_.__name__} must define ProcessRecord(self, context, record)")
-    for hook in (class_.ProcessRecord, class_.ProcessTimer, class_.setup, class_.teardown):
-        if inspect.iscoroutinefunction(hook) or inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook):
+    for name in ("ProcessRecord", "ProcessTimer", "setup", "teardown", "has_room"):
+        hook = getattr(class_, name)
+        if not callable(hook):
             raise WiringError(
-                f"{class_.__name__}.{hook.__name__} is async or yields: a call of it would do nothing; "
+                f"{class_.__name__}.{name} is {hook!r:.80}, and is called: make it a method, or rename it"
+            )
+        if runs_later(hook):
+            raise WiringError(
+                f"{class_.__name__}.{name} is async or yields: a call of it would do nothing; "
                 "make it a plain function, and produce through the context"
             )
     for name, cell in cells_of(class_).items():
@@ -103,6 +125,26 @@ def check_computation(computation: Any) -> type[Computation[Any]]:
     _check_arguments(class_, "ProcessRecord", "record")
     _check_arguments(class_, "ProcessTimer", "timer")
     return class_
+
+
+def _check_no_arguments(factory: Any) -> None:
+    """It is called without arguments, once in each process."""
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:  # some that are not written in Python do not say
+        return
+    try:
+        signature.bind()
+    except TypeError:
+        name, needed = getattr(factory, "__name__", repr(factory)), ", ".join(signature.parameters)
+        if isinstance(factory, type):
+            raise WiringError(
+                f"{name}({needed}) is called without arguments to make a computation: write add(lambda: {name}(...), ...)"
+            ) from None
+        raise WiringError(
+            f"{name}({needed}) is called without arguments to make a computation: give a factory that needs none, or a "
+            "class; a hook is the method ProcessRecord of a class"
+        ) from None
 
 
 def _check_arguments(class_: type[Any], hook: str, what: str) -> None:
@@ -160,6 +202,7 @@ def check_table(table: object) -> None:
     missing = [column for column in table.key if column not in columns]
     if missing or not table.key:
         raise WiringError(f"sink table {table.name!r}: key columns {missing or '()'} are not among its columns")
+    check_types(table.spec())
 
 
 def check_split_list(split_keys: object, computation: str) -> None:

@@ -7,7 +7,6 @@ pipeline.add(Count, inputs=[subscribe(words, key=str)])
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
@@ -28,6 +27,7 @@ from millwheel.api.given import (
     check_stream,
     check_table,
     evolution_of,
+    runs_later,
 )
 from millwheel.api.publish import TABLE as PUBLISHED
 from millwheel.api.publish import Publisher, check_keep
@@ -65,8 +65,10 @@ def subscribe(stream: Stream[T], key: Callable[[T], str | None], *, key_version:
     check_stream(stream, "subscribe")
     if not callable(key):
         raise WiringError(f"the key extractor of a subscription to {stream.name!r} is {key!r:.80}, not a function")
-    if inspect.iscoroutinefunction(key):
-        raise WiringError(f"the key extractor of a subscription to {stream.name!r} is async: make it a plain function")
+    if runs_later(key):
+        raise WiringError(
+            f"the key extractor of a subscription to {stream.name!r} is async or yields: make it a plain function"
+        )
     check_key_version(key_version, f"subscription to {stream.name!r}")
     found: Input[T] = Input(stream, key, key_version)
     return found
@@ -78,7 +80,7 @@ class Pipeline:
     def __init__(self, name: str, *, durability: Checkpoints | Snapshots | Forgotten | None = None) -> None:
         check_name("pipeline", name)
         self.name = name
-        durability = durability or Checkpoints()
+        durability = Checkpoints() if durability is None else durability
         self._snapshot_every_us = snapshot_every_us(durability)
         self.baseline = baseline_of(durability)
         """Whether it is for a comparison only; commands refuse it then."""
@@ -164,7 +166,7 @@ class Pipeline:
         becomes its own.
         """
         class_ = check_computation(computation)
-        name = name or class_.__name__
+        name = class_.__name__ if name is None else name
         check_name("computation", name)
         check_split_list(split_keys, name)
         settings = Settings(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 from millwheel import limits
 from millwheel.api.frame import MISSING
 from millwheel.coders import Coder, checked, no_coder, raw
-from millwheel.errors import InvariantError, LimitError, WiringError
+from millwheel.errors import CoderError, InvariantError, LimitError, WiringError
 from millwheel.limits import HEAVY_VALUE_BYTES
 from millwheel.work import Slot
 
@@ -182,6 +182,10 @@ class BoundMap(_Bound, Generic[T]):
 
         For a key with very much state, this reads all of them at once.  As many calls of `get` would wait one by one.
         """
+        if isinstance(entries, str):
+            raise WiringError(
+                f"get_many({entries!r:.60}): give a list of entries, because a text is one for each letter"
+            )
         names = [_entry(entry) for entry in entries]
         self._entries.need(names)
         found = ((name, self._entries.read(name)) for name in names)
@@ -215,7 +219,11 @@ class BoundMap(_Bound, Generic[T]):
 def _entry(entry: str) -> str:
     if not isinstance(entry, str):
         raise WiringError(f"map entry {entry!r:.60} is {type(entry).__name__}: entries are text; for example str(...)")
-    if not entry or len(entry.encode()) > limits.KEY_LIMIT_BYTES:
+    try:
+        size = len(entry.encode())
+    except UnicodeEncodeError as error:
+        raise CoderError(f"map entry {entry!r:.60} is not valid Unicode: {error.reason}") from None
+    if not 1 <= size <= limits.KEY_LIMIT_BYTES:
         raise LimitError(f"map entry {entry!r:.60}: 1 to {limits.KEY_LIMIT_BYTES} bytes")
     return entry
 
@@ -226,7 +234,7 @@ class Cell:
     kind = ""
 
     def __init__(self, coder: Coder[Any], formerly: str | None = None) -> None:
-        if not isinstance(coder, Coder):
+        if isinstance(coder, type) or not isinstance(coder, Coder):
             raise WiringError(f"a state cell needs a coder, got {no_coder(coder)}")
         if formerly is not None and (not isinstance(formerly, str) or not formerly.isidentifier()):
             raise WiringError(f"formerly={formerly!r:.80} is no name that a cell can have had")

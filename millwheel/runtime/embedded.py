@@ -78,7 +78,7 @@ class EmbeddedRun(Shell):
 
     def fail(self, error: BaseException) -> None:
         """See `Shell.fail`; also while the run goes back."""
-        self._lost = error
+        self._lost = self._lost or error
         super().fail(error)
 
     async def run(self) -> Progress:

@@ -70,11 +70,15 @@ class LongCalls:
                 continue
             lasted_s = time.monotonic() - began
             if lasted_s >= due_s:
+                try:
+                    what = self._described(now)
+                except Exception:  # the call has just ended, and with it what it is named by
+                    continue
                 due_s *= 2
                 where = _place(sys._current_frames().get(self._caller))  # noqa: SLF001  (there is no other way)
                 logger.warning(
                     "%s has run for %.0f s%s: nothing else runs in this process until it returns",
-                    self._described(now), lasted_s, f", and is at {where}" if where else "",
+                    what, lasted_s, f", and is at {where}" if where else "",
                 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ here: when something happens.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -20,6 +21,7 @@ from millwheel.escapes import escaped
 from millwheel.graph import Graph
 from millwheel.host.alphabet import Discover, Discovery, Prepare, ReadRows, Release, Resume, RowsArrived, RunHooks, Seek
 from millwheel.ids import IntervalId
+from millwheel.model import whole_time
 from millwheel.ports import ServedPartition, SourcePartition
 from millwheel.runtime.executor import Executor, output_of
 from millwheel.runtime.failures import Failures
@@ -67,6 +69,16 @@ def _of_source(name: str) -> str:
 
 def _source(name: str) -> contextlib.AbstractContextManager[None]:
     return _blamed(_of_source(name))
+
+
+async def _served(name: str, partition: ServedPartition) -> None:
+    """Let clients in; the error that ends this names the source."""
+    try:
+        await partition.serve()
+    except (*PASSES, asyncio.CancelledError):
+        raise
+    except BaseException as error:
+        raise _failed(_of_source(name), error) from error
 
 
 class UserCode:
@@ -153,27 +165,30 @@ class UserCode:
                 self._known[name].add(partition.name)
                 self._found[name, partition.name] = partition
             named = tuple((partition.name, partition.fingerprint()) for partition in found)
-            return Discovery(named, source.complete(), source.pending_watermark(), self._asked_at[name])
+            pending = whole_time(source.pending_watermark(), f"pending_watermark of source {name!r}")
+            return Discovery(named, source.complete(), pending, self._asked_at[name])
 
     def server(self, interval: IntervalId) -> Coroutine[Any, Any, None] | None:
         """What lets outside clients bring rows to a partition, to be run beside everything else until it is released."""
-        _, partition = self.partitions[interval]
-        return partition.serve() if isinstance(partition, ServedPartition) else None
+        name, partition = self.partitions[interval]
+        return _served(name, partition) if isinstance(partition, ServedPartition) else None
 
     def answer(self, interval: IntervalId, position: int) -> None:
         """The first rows of a partition are durable."""
-        _, partition = self.partitions.get(interval, ("", None))
+        name, partition = self.partitions.get(interval, ("", None))
         if isinstance(partition, ServedPartition):
-            partition.kept(position)
+            with _source(name):
+                partition.kept(position)
 
     def release(self, interval: IntervalId, finished: bool = True) -> None:
         """A partition is finished, or goes on in another process."""
         if interval not in self.partitions:
             return  # it was ended before this process could open it
         name, partition = self.partitions.pop(interval)
-        partition.close()
-        if finished:
-            self._graph.sources[name].source.release(partition.name)
+        with _source(name):
+            partition.close()
+            if finished:
+                self._graph.sources[name].source.release(partition.name)
 
     def resume(self, wanted: Resume) -> int:
         """Go on with a partition where it stood; its watermark, us."""
@@ -182,14 +197,14 @@ class UserCode:
         self.partitions[position.interval] = (wanted.source, partition)
         with _source(wanted.source):
             partition.resume(position.position, position.state)
-            return partition.watermark()
+            return whole_time(partition.watermark(), f"watermark of {partition.name!r}")
 
     def read(self, wanted: ReadRows) -> RowsArrived:
         """Read rows of a partition, keyed for their receivers."""
         name, partition = self.partitions[wanted.interval]
         source, asked_at = self._graph.sources[name].source, self._clock()
-        before = dict(source.rejections())
         try:  # a context manager would cost more than a read that finds nothing
+            before = dict(source.rejections())
             rows = read_rows(partition, self._outputs[name], wanted.limit, source.reject, source.record_id, wanted.upto)
         except PASSES:
             raise
@@ -203,7 +218,10 @@ class UserCode:
         """What a call that runs now is, for people."""
         match call:
             case RunHooks(computation):
-                return f"a hook of {computation} for key '{escaped(self._executors[computation].key)}'"
+                key: object = self._executors[computation].key
+                if isinstance(key, str):
+                    return f"a hook of {computation} for key '{escaped(key)}'"
+                return f"{computation}.has_room"  # it is asked after the last hook, under no key
             case ReadRows(interval):
                 return f"a read of source {self.partitions[interval][0]}"
             case Prepare():

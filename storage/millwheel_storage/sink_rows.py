@@ -17,7 +17,7 @@ from millwheel.bundles import LogWrite, SinkRow
 from millwheel.errors import RowRefused, WiringError
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.ports import SinkTable
-from millwheel.rows import SQL_TYPES, Row, check_key, check_row, row_key
+from millwheel.rows import Row, check_key, check_row, check_types, row_key
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
@@ -29,11 +29,7 @@ def check_table(table: SinkTable, reserved: frozenset[str]) -> None:
             raise WiringError(f"sink table {table.name!r}: {name!r} is not a plain identifier of up to 63 letters")
     if table.name.lower() in reserved or table.name.lower().startswith("pg_"):
         raise WiringError(f"sink table {table.name!r}: the name is reserved for millwheel's own tables; rename it")
-    for column, kind in table.columns.items():
-        if kind not in SQL_TYPES:
-            raise WiringError(
-                f"sink table {table.name!r}: column {column!r} has type {kind!r}; use one of {sorted(SQL_TYPES)}"
-            )
+    check_types(table)
     _check_key(table)
 
 

@@ -50,6 +50,32 @@ class OneCellTwice(AnyArguments):
     first = second = ValueCell(JsonCoder(int), default=0)
 
 
+class RoomLater(AnyArguments):
+    async def has_room(self) -> bool:  # type: ignore[override]
+        raise AssertionError("nobody awaits it")
+
+
+class NoMethod(Computation[str]):
+    ProcessRecord = 5  # type: ignore[assignment]
+
+
+class CellForHook(AnyArguments):
+    setup = ValueCell(JsonCoder(int), default=0)  # type: ignore[assignment]
+
+
+class NeedsOne(AnyArguments):
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+def hook(context: Any, record: Any) -> None:
+    raise AssertionError("it is no factory")
+
+
+def letters(value: str) -> Any:
+    yield from value
+
+
 async def later(value: str) -> str:
     return value
 
@@ -68,7 +94,40 @@ async def later(value: str) -> str:
             lambda p: p.add(OneCellTwice, [subscribe(words, str)]),
             r"OneCellTwice.first is a cell that has the name 'second'",
         ),
-        (lambda p: subscribe(words, later), "the key extractor of a subscription to 'words' is async"),  # type: ignore[arg-type]
+        (lambda p: subscribe(words, later), "the key extractor of a subscription to 'words' is async or yields"),  # type: ignore[arg-type]
+        (lambda p: subscribe(words, letters), "the key extractor of a subscription to 'words' is async or yields"),
+        (lambda p: p.add(RoomLater, [subscribe(words, str)]), "RoomLater.has_room is async or yields"),
+        (
+            lambda p: p.add(NoMethod, [subscribe(words, str)]),
+            "NoMethod.ProcessRecord is 5, and is called: make it a method",
+        ),
+        (lambda p: p.add(CellForHook, [subscribe(words, str)]), "CellForHook.setup is <.*ValueCell .*>, and is called"),
+        (
+            lambda p: p.add(NeedsOne, [subscribe(words, str)]),
+            r"NeedsOne\(size\) is called without arguments .*: write add\(lambda: NeedsOne\(...\), ...\)",
+        ),
+        (
+            lambda p: p.add(hook, [subscribe(words, str)]),
+            r"hook\(context, record\) is called without arguments .* a hook is the method ProcessRecord of a class",
+        ),
+        (
+            lambda p: p.add(lambda: AnyArguments, [subscribe(words, str)]),
+            r"gives the class AnyArguments: write add\(Any",
+        ),
+        (lambda p: p.add(dict, [subscribe(words, str)]), "dict is not a Computation: subclass millwheel.Computation"),
+        (lambda p: p.add(dict.fromkeys, [subscribe(words, str)]), "called without arguments to make a computation"),
+        (lambda p: p.add(AnyArguments, [subscribe(words, str)], name=""), "computation name '': use 1 to 100 bytes"),
+        (lambda p: Pipeline("p", durability=False), r"durability=False: use Checkpoints\(\) or Snapshots"),  # type: ignore[arg-type]
+        (lambda p: ValueCell(TextCoder, ""), "a state cell needs a coder, got the class TextCoder"),  # type: ignore[arg-type]
+        (
+            lambda p: p.sink(table("t", {"a": str}, ("a",))),
+            "sink table 't': column 'a' has type <class 'str'>; use one of",
+        ),
+        (
+            lambda p: p.sink(table("t", {"a": ["text"]}, ("a",))),
+            r"column 'a' has type \['text'\]; use one of \['bigint'",
+        ),
+        (lambda p: p.sink(table("t", {"a": "text"}, ("a",), {"a": "varchar"})), "column 'a' has type 'varchar'"),
         (lambda p: p.publish(Stream("\ud800", TextCoder())), r"stream name '.ud800' is not valid Unicode"),
         (
             lambda p: (p.add(AnyArguments, [subscribe(words, str)], split_keys=["a", "\ud800"]), p.graph()),

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from millwheel import Computation, JsonCoder, MapCell, Pipeline, Stream, TextCoder, subscribe
+from millwheel import Computation, JsonCoder, MapCell, Pipeline, Stream, Table, TextCoder, limits, subscribe
 from millwheel.testing import HookFailed, Stepper
 
 texts = Stream("texts", TextCoder())
 out = Stream("out", TextCoder())
+rows = Table("rows", {"k": "text", "n": "bigint"}, ("k",))
+
+
+@dataclass
+class Total:
+    k: str
+    n: int
+
+
+totals = Table("totals", Total, ("k",))
+
+
+class Number:
+    """A number of another library, which JSON does not know."""
+
+    def __repr__(self) -> str:
+        return "a number"
+
 
 Act = Callable[[Any, Any], None]
 
@@ -48,12 +68,53 @@ class Wrong(Computation[str]):
         ),
         (lambda it, context: context.delete("out", {}), "'out' is str: the first argument is a Table"),
         (lambda it, context: context.produce(None, "x"), "the first argument is a Stream, not NoneType"),
+        (lambda it, context: context.set_timer("\ud800", 5), r"CoderError: timer tag '.ud800' is not valid Unicode"),
+        (lambda it, context: context.cancel_timer("\ud800"), r"CoderError: timer tag '.ud800' is not valid Unicode"),
+        (lambda it, context: it.entries.set("\ud800", 5), r"CoderError: map entry '.ud800' is not valid Unicode"),
+        (lambda it, context: it.entries.set("", 5), f"LimitError: map entry '': 1 to {limits.KEY_LIMIT_BYTES} bytes"),
+        (
+            lambda it, context: it.entries.set("é" * 513, 5),
+            f"LimitError: map entry 'é+: 1 to {limits.KEY_LIMIT_BYTES} bytes",
+        ),
+        (lambda it, context: it.entries.get_many("ab"), r"WiringError: get_many\('ab'\): give a list of entries"),
+        (
+            lambda it, context: context.upsert(rows, ["k", 1]),
+            r"WiringError: row for table 'rows' is \['k', 1\]: give a mapping of columns \['k', 'n'\] to values",
+        ),
+        (lambda it, context: context.upsert(rows, None), "row for table 'rows' is None: give a mapping of columns"),
+        (
+            lambda it, context: context.upsert(rows, {1: "k", "n": 2}),
+            r"row for table 'rows' has columns \[1, 'n'\], declared are \['k', 'n'\]",
+        ),
+        (
+            lambda it, context: context.upsert(rows, {"k": "k", "n": Number()}),
+            "RowError: row for table 'rows': column 'n': Encoding objects of type Number is unsupported: a number",
+        ),
+        (
+            lambda it, context: context.upsert(totals, Total("k", Number())),  # type: ignore[arg-type]
+            "RowError: row for table 'totals': column 'n': Encoding objects of type Number is unsupported: a number",
+        ),
+        (
+            lambda it, context: context.delete(rows, {"k": Number()}),
+            "RowError: key of a row of table 'rows': column 'k': Encoding objects of type Number is unsupported: a number",
+        ),
+        (
+            lambda it, context: context.delete(rows, {1: "k", "n": 2}),
+            r"the key of a row of table 'rows' is \[1, 'n'\], declared is \['k'\]",
+        ),
+        (
+            lambda it, context: context.delete(rows, "k"),
+            r"the key of a row of table 'rows' is 'k', declared is \['k'\]",
+        ),
     ],
 )
 def test_it_says_what_is_expected(act: Act, words: str) -> None:
     computation: Any = type("Wrong", (Wrong,), {"act": staticmethod(act)})
     pipeline = Pipeline("p")
     pipeline.add(computation, [subscribe(texts, key=str)], [out])
+    pipeline.sink(rows)
+    pipeline.sink(totals)
     pipeline.add(type("Sink", (Computation,), {"ProcessRecord": lambda *_: None}), [subscribe(out, key=str)])  # type: ignore[arg-type]
-    with pytest.raises(HookFailed, match=words):
+    with pytest.raises(HookFailed) as failed:
         Stepper(pipeline).send(texts, "k", 1)
+    assert re.search(words, str(failed.value).splitlines()[-1])  # the lines above quote this file

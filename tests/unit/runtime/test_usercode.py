@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import re
+import time
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, subscribe
+from millwheel.errors import PipelineFailed, TimestampError
 from millwheel.host.alphabet import Discover, Discovery, Prepare, ReadRows, Resume, Seek
 from millwheel.ids import IntervalId, ProducerId, Sequencer, SubscriptionId
 from millwheel.ports import SourcePosition
+from millwheel.runtime.long_calls import LongCalls
 from millwheel.runtime.usercode import UserCode
 from millwheel.search import BlockingCall, Search, Unknown
 from millwheel.source import Source, SourcePartition
 from millwheel_injectors import IterableSource
+from millwheel_storage.memory import MemoryStore
+from tests.unit.runtime.drive import Tap, TapPartition, run_to_end, run_until
 
 words = Stream("words", TextCoder())
 
@@ -101,3 +110,117 @@ def test_a_search_and_a_read_say_when_they_began_and_not_when_they_ended() -> No
     began = source.now
     arrived = code.read(ReadRows(interval, Sequencer(1), 10, None))
     assert (arrived.asked_at, arrived.rows.count, source.looked_at[-1]) == (began, 1, began + 5)
+
+
+class Broken(IterableSource[str]):
+    """A source whose method or whose partition's method `broken` raises, or gives what `gives` says."""
+
+    def __init__(self, broken: str, gives: object = None) -> None:
+        super().__init__("text", [("a", 1)])
+        self._broken, self._gives = broken, gives
+
+    def discover(self, known: Iterable[str]) -> list[SourcePartition[str]]:
+        return [breaking(partition, self._broken, self._gives) for partition in super().discover(known)]
+
+
+def breaking(it: Any, broken: str, gives: object) -> Any:
+    """`it`, in which the method `broken` is another one."""
+
+    def method(*_: object) -> object:
+        if gives is None:
+            raise OSError("the disk is gone")
+        return gives
+
+    if hasattr(it, broken):
+        setattr(it, broken, method)
+    return it
+
+
+OF_A_SOURCE = ["search", "complete", "pending_watermark", "rejections", "release"]
+OF_A_PARTITION = ["fingerprint", "resume", "watermark", "read", "finished", "close"]
+
+
+def ran(broken: str, gives: object = None) -> None:
+    source = Broken(broken, gives)
+    pipeline = Pipeline("broken")
+    pipeline.inject(breaking(source, broken, gives) if broken in OF_A_SOURCE else source, into=words)
+    pipeline.add(Keep, [subscribe(words, str)])
+    run_to_end(pipeline, MemoryStore())
+
+
+@pytest.mark.parametrize("broken", OF_A_SOURCE + OF_A_PARTITION)
+def test_whatever_fails_in_a_source_is_said_with_its_name(broken: str) -> None:
+    with pytest.raises(PipelineFailed, match="source 'text' has failed: OSError: the disk is gone") as failed:
+        ran(broken)
+    assert "test_usercode.py" in failed.value.trace
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (
+            "pending_watermark",
+            r"pending_watermark of source 'text' at 'soon' \(str\): a time is an int of microseconds",
+        ),
+        ("watermark", r"watermark of 'rows' at 'soon' \(str\): a time is an int of microseconds"),
+    ],
+)
+def test_a_promise_that_is_no_time_is_refused(broken: str, says: str) -> None:
+    with pytest.raises(TimestampError, match=says):
+        ran(broken, "soon")
+
+
+class Serving(Tap):
+    """Its partition lets clients in until it fails, or until rows are durable and it cannot take that."""
+
+    def __init__(self, broken: str) -> None:
+        super().__init__("served", [("a", 1)], promise=1)
+        self.served = True
+        self.broken = broken
+
+    def discover(self, known: Iterable[str]) -> list[SourcePartition]:
+        return [] if "tap" in set(known) else [ServingPartition(self)]
+
+
+class ServingPartition(TapPartition):
+    def __init__(self, tap: Serving) -> None:
+        super().__init__(tap)
+        self._broken = tap.broken
+
+    async def serve(self) -> None:
+        if self._broken == "serve":
+            raise OSError("the port is gone")
+        await asyncio.Event().wait()
+
+    def kept(self, position: int) -> None:
+        if self._broken == "kept":
+            raise OSError("the port is gone")
+
+
+@pytest.mark.parametrize("broken", ["serve", "kept"])
+def test_what_fails_while_clients_are_served_is_said_with_the_source(broken: str) -> None:
+    pipeline = Pipeline("served")
+    pipeline.inject(Serving(broken), into=words)
+    pipeline.add(Keep, [subscribe(words, str)])
+    with pytest.raises(PipelineFailed, match="source 'served' has failed: OSError: the port is gone"):
+        run_until(pipeline, MemoryStore(), lambda run: False)
+
+
+class Slow(Keep):
+    def has_room(self) -> bool:
+        time.sleep(1)
+        return True
+
+
+def test_a_computation_that_takes_long_to_say_whether_it_has_room_is_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LongCalls.__init__, "__defaults__", (0.2,))
+    pipeline = Pipeline("slow")
+    pipeline.inject(IterableSource("text", [("a", 1)]), into=words)
+    pipeline.add(Slow, [subscribe(words, str)])
+    with caplog.at_level(logging.WARNING, "millwheel"):
+        run_to_end(pipeline, MemoryStore())
+    assert any(
+        re.match(r"Slow.has_room has run for \d s, and is at .*test_usercode.py", text) for text in caplog.messages
+    )
