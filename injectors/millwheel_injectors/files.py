@@ -369,6 +369,8 @@ class FileSource(Source[T]):
     def _place(self, found: Mapping[str, FoundFile], finished: Iterable[FoundFile]) -> None:
         self._reach(Listed(str(f.place), f.path, f.inode, f.size, f.mtime_ns) for f in (*found.values(), *finished))
         self._places.update({name: file.place for name, file in found.items()})
+        for name in found.keys() & self._partitions.keys():
+            self._partitions[name].meet(found[name])
         keys = {name: self._key(file.place, file.path) for name, file in found.items()}
         self._keys = {name: key for name, key in keys.items() if key is not None}
         self._newest = self._reached

@@ -348,6 +348,24 @@ def tail_fits(place: Path, identity: Identity) -> bool:
         stream.close()
 
 
+def is_longer(place: Path, identity: Identity, unread: int) -> bool:
+    """True for a copy of a remembered file that has more than `unread` bytes behind the remembered position."""
+    try:
+        if not identity.fits(read_head(place)) or not tail_fits(place, identity):
+            return False
+        stream = open_stream(place)
+        try:
+            stream.seek(identity.offset)
+            left = unread
+            while left >= 0 and (chunk := stream.read()):
+                left -= len(chunk)
+            return left < 0
+        finally:
+            stream.close()
+    except (FileNotFoundError, SourceError):
+        return False
+
+
 def is_twin(file: FoundFile) -> bool:
     """True for "x.gz" where "x" stands beside it and begins alike: rotation is compressing it just now."""
     if not file.gzip or file.place.suffix != ".gz":

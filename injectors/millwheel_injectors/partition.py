@@ -18,7 +18,14 @@ from millwheel.limits import FILE_HEAD_LIMIT_BYTES, FILE_SCAN_ROWS, RENAMED_LOOK
 from millwheel.model import MAX_TIME
 from millwheel.ports import Batch, WallClock
 from millwheel_injectors.formats import Format, Parsed
-from millwheel_injectors.identity import Identity, digest_of, rewritten_message, tail_fits
+from millwheel_injectors.identity import (
+    FoundFile,
+    Identity,
+    digest_of,
+    is_longer,
+    rewritten_message,
+    tail_fits,
+)
 from millwheel_injectors.rejects import Reject, Rejects
 from millwheel_injectors.streams import GzipStream, LineBuffer, Oversized, PlainStream, open_stream, read_head
 from millwheel_injectors.times import EventTime, stamp
@@ -86,7 +93,15 @@ class TextPartition:
         """Raw rows of the last batch that were rejected."""
         self._known_at = (identity.path, identity.inode)
         """Where the file was when its last state was made."""
+        self._met: FoundFile | None = None
+        """What the last search has found in place of the open file, until it is looked into."""
+        self._looked: bytes | None = None
+        """See `FoundFile.look`: the last one that was looked into."""
         self._rewind()
+
+    def meet(self, file: FoundFile) -> None:
+        """A search has found the file, which may be a copy of the one that is open."""
+        self._met = file
 
     def _rewind(self) -> None:
         self._row = 0
@@ -172,6 +187,7 @@ class TextPartition:
         buffer = self._buffer or self._open(self._offset)
         wanted = limit
         while True:
+            buffer = self._buffer or buffer
             lines = buffer.peek(wanted)
             if lines:
                 final = self._final and len(lines) == buffer.waiting()
@@ -204,12 +220,26 @@ class TextPartition:
             self._finished = self.identity.finished = True
             self.close()
             return False
+        if self._reading.tail and self._go_on_with_copy(buffer):
+            return True
         if self._reading.tail and not self._seal():
             return False
         if not self._stream.whole():
             raise SourceError(f"{self._place()}: truncated gzip: it ends inside a member; restore the file")
         buffer.end()
         self._final = True
+        return True
+
+    def _go_on_with_copy(self, buffer: LineBuffer) -> bool:
+        """Open the file that has replaced this one, once it has more; else who writes may still have this one open."""
+        met, self._met = self._met, None
+        if met is None or met.inode == self._stream.inode() or met.look() == self._looked:
+            return False
+        self._looked = met.look()
+        if self.identity.offset != self._offset or not is_longer(met.place, self.identity, buffer.unread()):
+            return False
+        self.close()
+        self._open(self._offset)
         return True
 
     def _seal(self) -> bool:

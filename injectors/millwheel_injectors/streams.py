@@ -57,6 +57,10 @@ class ByteStream(Protocol):
         """(bytes on disk, time of the last write in ns) when uncompressed byte `offset` is the end, else (-1, 0)."""
         ...
 
+    def inode(self) -> int:
+        """Of the file that is open, whatever has its name by now."""
+        ...
+
     def close(self) -> None:
         """Release the file."""
         ...
@@ -101,6 +105,10 @@ class PlainStream:
         """From the open file."""
         status = os.fstat(self._file.fileno())
         return (status.st_size, status.st_mtime_ns) if status.st_size == offset else (-1, 0)
+
+    def inode(self) -> int:
+        """From the open file."""
+        return os.fstat(self._file.fileno()).st_ino
 
     def close(self) -> None:
         """Release the file."""
@@ -184,6 +192,10 @@ class GzipStream:
         status = os.fstat(self._file.fileno())
         return (status.st_size, status.st_mtime_ns) if status.st_size == self._size else (-1, 0)
 
+    def inode(self) -> int:
+        """From the open file."""
+        return os.fstat(self._file.fileno()).st_ino
+
     def close(self) -> None:
         """Release the file."""
         self._file.close()
@@ -256,6 +268,12 @@ class LineBuffer:
     def waiting(self) -> int:
         """Lines that are here."""
         return len(self._lines) - self._next
+
+    def unread(self) -> int:
+        """Bytes that are here and not consumed."""
+        lines = self._lines[self._next :]
+        dropped = sum(line.dropped for line in lines if isinstance(line, Oversized))
+        return sum(map(len, lines)) + len(lines) + dropped + len(self._rest) + self._dropped
 
     def take(self, count: int) -> None:
         """Count the next `count` lines as consumed."""

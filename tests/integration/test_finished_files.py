@@ -150,3 +150,37 @@ def test_a_run_that_tails_forgets_what_it_has_read(postgres: EmbeddedPostgres, p
 
     asyncio.run(main())
     assert counts(postgres, pipeline, tmp_path / "in") == dict.fromkeys([*"abcdef", "later"], 1)
+
+
+def test_a_run_that_tails_reads_on_in_a_longer_copy_that_replaces_its_file(
+    postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path
+) -> None:
+    log, copy = tmp_path / "a.log", tmp_path / ".copy"
+    log.write_text("a\nb\n")
+    made = build(pipeline, tmp_path, tail=True)
+
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        embedded = EmbeddedRun(made.graph(), store, {})
+        task = asyncio.create_task(embedded.run())
+
+        async def injected(count: int) -> None:
+            limit = time.monotonic() + 180
+            while embedded.progress().injected < count:
+                assert time.monotonic() < limit, embedded.progress()
+                await asyncio.sleep(0.05)
+
+        await injected(2)
+        for more in ("c", "d"):
+            copy.write_text(f"{log.read_text()}{more}\n")
+            copy.replace(log)
+            await injected(ord(more) - ord("a") + 1)
+        with log.open("a") as file:
+            file.write("e\n")
+        await injected(5)
+        embedded.stop()
+        await task
+        await store.close()
+
+    asyncio.run(main())
+    assert counts(postgres, pipeline, tmp_path) == dict.fromkeys("abcde", 1)

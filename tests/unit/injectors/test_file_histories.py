@@ -109,9 +109,8 @@ class History:
         os.utime(file.place, (how, how))
 
     def copy(self, file: Written, how: int) -> None:
-        """While no process reads: who has a file open does not see what is written into its copy."""
+        """What is written behind that is in the copy alone, also while a process has the file open."""
         if not file.alike and file.may_change("inode"):
-            self.stop(how)
             (self.directory / ".copy").write_bytes(file.place.read_bytes())
             (self.directory / ".copy").replace(file.place)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -285,3 +286,59 @@ def test_files_that_are_complete_are_all_read_also_a_log_and_its_compressed_begi
     (tmp_path / "log").write_text("one\ntwo\n")
     (tmp_path / "log.gz").write_bytes(gzip.compress(b"one\n"))
     assert sorted(values_of(FileSource("log", tmp_path)).values()) == [["one"], ["one", "two"]]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_file_that_a_longer_copy_replaces_while_it_is_read_goes_on_with_the_copy(
+    tmp_path: Path, packed: bool, restarted: bool
+) -> None:
+    """As rsync does each time it brings the rows that have come to a log since."""
+    log, copy = tmp_path / "log", tmp_path / ".copy"
+
+    def bring(text: str) -> None:
+        copy.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+        copy.replace(log)
+
+    bring("0\n1\nhalf ")
+    registry = Registry(source := FileSource("log", tmp_path, tail=True))
+    (found,) = registry.search()
+    batches = read_all(found)
+    assert [value for _, value, _ in rows_of(batches)] == ["0", "1"]
+    for text in ("0\n1\nhalf a row\n3", "0\n1\nhalf a row\n3\n"):
+        bring(text)
+        assert registry.search() == []
+        batches += read_all(found)
+    if not packed:
+        with log.open("a") as file:
+            file.write("4\n")
+        batches += read_all(found)
+    rows = ["0", "1", "half a row", "3", *([] if packed else ["4"])]
+    assert [(row, value) for row, value, _ in rows_of(batches)] == [*enumerate(rows)]
+    if restarted:
+        at = batches[-1]
+        source = FileSource("log", tmp_path, tail=True)
+        source.recall([stored(found, at.next_position, at.state)])
+        again = only(source)
+        again.resume(at.next_position, at.state)
+        assert (again.name, read_all(again)) == (found.name, [])
+
+
+@pytest.mark.parametrize("begins", ["", "a row of a log that is known by its beginning\n" * 100])
+@pytest.mark.parametrize("text", ["0\n1\nha", "0\n1\n", "0\n", "", "0\n2\nhalf a row\n"])
+def test_a_file_stays_open_whose_copy_has_no_more_or_something_else(tmp_path: Path, begins: str, text: str) -> None:
+    """Whoever writes may have it open as well, though its name is another file's."""
+    log, copy = tmp_path / "log", tmp_path / ".copy"
+    log.write_text(f"{begins}0\n1\nha")
+    registry = Registry(FileSource("log", tmp_path, tail=True))
+    (found,) = registry.search()
+    assert read_texts(found)[-2:] == ["0", "1"]
+    with log.open("a") as writer:
+        copy.write_text(begins + text)
+        copy.replace(log)
+        with suppress(SourceError):
+            registry.search()
+        assert read_texts(found) == []
+        writer.write("lf\n")
+        writer.flush()
+        assert read_texts(found) == ["half"]
