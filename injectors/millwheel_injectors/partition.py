@@ -236,7 +236,7 @@ class TextPartition:
         if met is None or met.inode == self._stream.inode() or met.look() == self._looked:
             return False
         self._looked = met.look()
-        if self.identity.offset != self._offset or not is_longer(met.place, self.identity, buffer.unread()):
+        if not is_longer(met.place, self.identity, buffer.unread()):
             return False
         self.close()
         self._open(self._offset)

@@ -20,9 +20,12 @@ class Chunks:
 
     def __init__(self, chunks: list[bytes]) -> None:
         self._chunks = [chunk for chunk in chunks if chunk]
+        self.given = 0
 
     def read(self) -> bytes:
-        return self._chunks.pop(0) if self._chunks else b""
+        chunk = self._chunks.pop(0) if self._chunks else b""
+        self.given += len(chunk)
+        return chunk
 
     def seek(self, offset: int) -> None:
         pytest.fail("nobody asked")
@@ -35,6 +38,9 @@ class Chunks:
 
     def look(self, offset: int) -> tuple[int, int]:
         return -1, 0
+
+    def inode(self) -> int:
+        return 0
 
     def close(self) -> None:
         pass
@@ -60,7 +66,7 @@ def test_the_offset_is_that_of_the_next_line_and_the_tail_is_what_stands_before_
     with patch.multiple(
         streams, VALUE_LIMIT_BYTES=LIMIT, REJECT_SAMPLE_BYTES=SAMPLE, FILE_TAIL_LINES=tail_lines, FILE_TAIL_BYTES=5
     ):
-        buffer = LineBuffer(Chunks(chunks), 0)
+        buffer = LineBuffer(stream := Chunks(chunks), 0)
         read, ended = 0, False
         solid: list[bytes] = []
         for take in [*takes, *[4] * len(lines), *[4] * (len(chunks) + 2)]:
@@ -82,4 +88,5 @@ def test_the_offset_is_that_of_the_next_line_and_the_tail_is_what_stands_before_
             if not ended and take % 2 == 0 and not buffer.fill():
                 buffer.end()
                 ended = True
+            assert ended or buffer.offset + buffer.unread() == stream.given
         assert (read, ended) == (len(lines), True)

@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
 
 from millwheel.errors import SourceError
+from millwheel.limits import FILE_HEAD_LIMIT_BYTES
 from millwheel.ports import SourcePartition
-from millwheel_injectors import FileCreation, FileSource, files, partition
-from millwheel_injectors.identity import Catalog, Identity, Listed, inspect_file, is_twin
+from millwheel_injectors import FileCreation, FileSource, files, identity, partition
+from millwheel_injectors.identity import Catalog, FoundFile, Identity, Listed, inspect_file, is_twin
 from millwheel_injectors.listing import list_files
 from millwheel_injectors.streams import ByteStream, open_stream
 from tests.unit.injectors.drain import Clock, Registry, only, read_all, rows_of, stored, values_of
@@ -174,11 +176,12 @@ def test_a_directory_is_nobodys_twin(tmp_path: Path) -> None:
     assert not is_twin(inspect_file(tmp_path / "a.log.gz", "a.log.gz"))
 
 
+@pytest.mark.parametrize("was", [{"path": "a.log"}, {"inode": 0}])
 @pytest.mark.parametrize("names", [("grown", "earlier"), ("earlier", "grown")])
 def test_a_file_of_which_more_was_read_since_it_was_listed_is_looked_at_again(
-    tmp_path: Path, names: tuple[str, str]
+    tmp_path: Path, names: tuple[str, str], was: dict[str, Any]
 ) -> None:
-    """Also where its inode was another file's before, which is remembered with a shorter beginning."""
+    """Also where its inode was another file's before, which is remembered with a shorter beginning, and a copy."""
     place, renamed = tmp_path / "a.log", tmp_path / "a.log.1"
     place.write_text("one\n")
     place.rename(renamed)
@@ -187,7 +190,7 @@ def test_a_file_of_which_more_was_read_since_it_was_listed_is_looked_at_again(
         file.write("two\n")  # by a writer that has it open
     now = inspect_file(renamed, "a.log.1")
     known = {
-        "grown": msgspec.structs.replace(now.identity(), path="a.log"),
+        "grown": msgspec.structs.replace(now.identity(), **was),
         "earlier": Identity("b.log", now.inode, 2, "of what is gone"),
     }
     catalog = Catalog(1, False)
@@ -342,3 +345,83 @@ def test_a_file_stays_open_whose_copy_has_no_more_or_something_else(tmp_path: Pa
         writer.write("lf\n")
         writer.flush()
         assert read_texts(found) == ["half"]
+
+
+def test_a_copy_that_has_no_more_is_read_once_to_find_that_out_and_an_open_file_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that was compressed while it is open has to be uncompressed for that."""
+    log, looked = tmp_path / "log", []
+    log.write_text("0\n1\n")
+    registry = Registry(FileSource("log", f"{tmp_path}/log*", tail=True))
+    (found,) = registry.search()
+
+    def looking(place: Path, known: Identity, unread: int) -> bool:
+        looked.append(place)
+        return identity.is_longer(place, known, unread)
+
+    monkeypatch.setattr(partition, "is_longer", looking)
+    for _ in range(3):
+        read_texts(found)
+        assert (registry.search(), read_texts(found), looked) == ([], [], [])
+    (tmp_path / "log.gz").write_bytes(gzip.compress(log.read_bytes()))
+    log.unlink()
+    for _ in range(3):
+        assert (registry.search(), read_texts(found), looked) == ([], [], [tmp_path / "log.gz"])
+
+
+def test_a_rotation_between_the_looks_at_two_files_reads_neither_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one is at both places then, and at the first of them is a third file."""
+    log, older, oldest = (tmp_path / name for name in ("log", "log.1", "log.2"))
+    log.write_text("1\n")
+    older.write_text("0\n")
+    listing = sorted(list_files(tmp_path, ""), key=lambda listed: listed.path)
+    turns = iter([older])
+
+    def rotated(place: Path, path: str) -> FoundFile:
+        for _ in turns if place == older else ():
+            older.rename(oldest)
+            log.rename(older)
+            log.write_text("2\n")
+        return inspect_file(place, path)
+
+    monkeypatch.setattr(identity, "inspect_file", rotated)
+    source = FileSource("log", tmp_path, tail=True)
+    first_listing(monkeypatch, lambda pattern, prefix: iter(listing))
+    found = source.discover(())
+    known = {partition.name for partition in found}
+    assert sorted([*(values for one in found for values in read_texts(one)), *texts(source, known)]) == ["0", "1", "2"]
+
+
+def test_a_file_whose_first_line_is_longer_than_what_tells_it_is_read(tmp_path: Path) -> None:
+    """Before the line has ended it has a name, and it keeps it."""
+    log, line = tmp_path / "log", "x" * (FILE_HEAD_LIMIT_BYTES + 1)
+    log.write_text(line)
+    source = FileSource("log", tmp_path, tail=True)
+    found = only(source)
+    assert read_texts(found) == []
+    with log.open("a") as file:
+        file.write("\n1\n")
+    assert source.discover({found.name}) == []
+    assert read_texts(found) == [line, "1"]
+    (tmp_path / "other").write_text(f"{line}\n2\n")
+    assert texts(source, {found.name}) == [line, "2"]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_shorter_file_that_begins_as_a_finished_one_is_another_one(tmp_path: Path, gone: bool) -> None:
+    banner = "a long banner\n" * (FILE_HEAD_LIMIT_BYTES // 8)
+    log = tmp_path / "log"
+    log.write_text(f"{banner}{banner}")
+    registry = Registry(source := FileSource("log", tmp_path, tail=True, quiet_us=0))
+    (found,) = registry.search()
+    end = read_all(found)[-1]
+    registry.finish(found.name, end.next_position, end.state)
+    source.release(found.name)
+    if gone:
+        log.rename(tmp_path / ".away")
+    (tmp_path / "other").write_text(f"{banner}0\n")
+    (other,) = registry.search()
+    assert read_texts(other)[-1] == "0"
