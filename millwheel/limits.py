@@ -128,6 +128,9 @@ rest is for what waits and runs, for Postgres, and for other programs."""
 CACHE_LEAST_BYTES: Final = 64 * 1024 * 1024
 """What a process has for state of keys at least, and where nobody has looked how much memory there is."""
 
+CACHE_SMALLEST_BYTES: Final = 1024 * 1024
+"""The smallest memory for state of keys that a command takes: what is less is a number whose unit was forgotten."""
+
 CACHE_GROWTH_SHARE: Final = 8
 """One part in so many of that is for intervals that grow until the shares are made anew.  All have equal parts of it."""
 
@@ -286,6 +289,9 @@ STORE_IDLE_TRANSACTION_TIMEOUT_MS: Final = 10_000
 
 STORE_STATEMENT_TIMEOUT_MS: Final = 60_000
 """No statement of a healthy pipeline takes seconds; a stuck one must not hold an interval for ever."""
+
+STORE_SILENT_S: Final = 2.0
+"""A call that has waited longer for its answer is told with the progress, s."""
 
 STORE_RECONNECT_LIMIT_US: Final = 30_000_000
 """How long a call waits for a Postgres that is restarting before it reports the store as unavailable."""

@@ -25,6 +25,11 @@ def certs(directory: str, role: str, hosts: tuple[str, ...], name: str | None) -
         from millwheel.transport.certificates import OwnAuthority, keep
         from millwheel.transport.roles import Role
 
+    # An empty text is mostly a shell variable that is not set: nothing else may be taken in its place.
+    if not directory.strip():
+        raise click.UsageError("DIRECTORY is empty: name the one that keeps the authority")
+    if name is not None and not name.strip():
+        raise click.UsageError("--name is empty; leave it out, or give a value")
     authority = OwnAuthority.kept_in(directory)
     pem, key = keep(directory, name or role, authority.issue(Role(role), hosts))
     click.echo(f"millwheel: {pem} and {key} (role {role}" + (f", {', '.join(hosts)})" if hosts else ")"))

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from millwheel.cli.shown_progress import lag, noted
+from millwheel.cli.shown_progress import awaited, lag, noted
 from millwheel.model import format_time
 from millwheel.shape import PUBLISH_PREFIX
 from millwheel.wording import counted
@@ -58,9 +58,11 @@ def drawn(progress: Progress, rate: float) -> Group:
         *_bold(counted(progress.injected, "row")), " in, ", (f"{rate:,.0f}/s", "bold cyan"), ", ",
         *_bold(counted(progress.records, "record")), ", lag ", (lag(progress), "bold"),
     )  # fmt: skip
-    counts = Text(", ").join(
+    told = [
         Text(f"{name} {count:,}", "bold red" if name in BAD else "") for name, count in noted(progress).items() if count
-    )
+    ]
+    told += [Text(waits, "bold red")] if (waits := awaited(progress)) else []
+    counts = Text(", ").join(told)
     table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
     table.add_column("source or computation", overflow="ellipsis", no_wrap=True)
     table.add_column("low watermark", no_wrap=True)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 import click
 
 from millwheel.escapes import unescaped
+from millwheel.limits import CACHE_SMALLEST_BYTES
+from millwheel.wording import counted
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -159,19 +161,33 @@ class Size(click.ParamType[int]):
 
     name = "size"
 
+    def __init__(self, least_bytes: int = 1) -> None:
+        self._least_bytes = least_bytes
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The bytes.  512, 512M, 512MB and 512MiB are the same but for the first one."""
-        if isinstance(value, int):
-            return value
-        said = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(?:i?B)?", value.strip(), re.IGNORECASE)
-        found = round(float(said[1]) * 1024 ** " KMGT".index(said[2].upper() or " ")) if said else 0
+        found = value if isinstance(value, int) else self._bytes(value)
         if not found:
             self.fail(f"{value!r} is no size: write 512MiB or 2GiB, for example", param, ctx)
+        if found < self._least_bytes:
+            self.fail(
+                f"{value!r} is {counted(found, 'byte')}, and less than {self._least_bytes >> 20} MiB is of no use: write "
+                "512MiB or 2GiB, for example",
+                param,
+                ctx,
+            )
         return found
 
+    def _bytes(self, text: str) -> int:
+        """0 for what is no size."""
+        said = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?) ?([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+        return round(float(said[1]) * 1024 ** " KMGT".index(said[2].upper() or " ")) if said else 0
+
+
+CACHE_SIZE: Final = Size(CACHE_SMALLEST_BYTES)
 
 cache: Final = option(
-    "--cache", type=Size(), metavar="SIZE",
+    "--cache", type=CACHE_SIZE, metavar="SIZE",
     help="Memory for state of keys, 2GiB for example; a quarter of what the process may use, if not given.",
 )  # fmt: skip
 """The option of a command that runs hooks."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millwheel.limits import STORE_SILENT_S
 from millwheel.model import MIN_TIME, SECOND, format_time
 from millwheel.wording import counted
 
@@ -21,6 +22,7 @@ def summary(progress: Progress, rate: float | None = None) -> str:
     parts += [counted(progress.records, "record"), f"watermark {format_time(watermark)}"]
     parts += [f"lag {lag(progress)}"] if progress.lag_us is not None else []
     parts += [f"{name} {count:,}" for name, count in noted(progress).items() if count]
+    parts += [waits] if (waits := awaited(progress)) else []
     return ", ".join(parts)
 
 
@@ -31,12 +33,19 @@ def figures(progress: Progress, rate: float | None = None) -> dict[str, Any]:
         "lag_us": progress.lag_us, "late": progress.late, "rejected": progress.rejected, "repeated": progress.repeated,
         "quarantined_keys": progress.in_quarantine, "redriven": progress.redriven,
         "checkpoints": progress.checkpoints, "watermarks_us": dict(progress.watermarks),
+        "store_wait_s": round(progress.store_wait_s, 1),
     }  # fmt: skip
 
 
 def lag(progress: Progress) -> str:
     """Event time by which the slowest computation is behind its sources; "-" while there is none."""
     return "-" if progress.lag_us is None else f"{max(0, progress.lag_us) / SECOND:,.1f} s"
+
+
+def awaited(progress: Progress) -> str:
+    """For how long Postgres has not answered, if that is long."""
+    waited_s = progress.store_wait_s
+    return f"waiting for Postgres for {waited_s:,.0f} s" if waited_s > STORE_SILENT_S else ""
 
 
 def noted(progress: Progress) -> dict[str, int]:

@@ -15,7 +15,7 @@ import click
 
 from millwheel.cli.log_format import is_log_object, log_format, log_object
 from millwheel.cli.metrics import check_free, ports_of
-from millwheel.cli.options import STORE_OPTIONS, Place, Size, allowances, option, place, variable
+from millwheel.cli.options import CACHE_SIZE, STORE_OPTIONS, Place, allowances, option, place, variable
 from millwheel.cli.status import Status
 from millwheel.escapes import harmless
 from millwheel.limits import LEASE_LONGEST_S, LEASE_SHORTEST_S, LEASE_US
@@ -47,7 +47,7 @@ UP = "up"
 @option("--lease", type=click.FloatRange(LEASE_SHORTEST_S, LEASE_LONGEST_S), default=LEASE_US / 1e6, show_default=True,
         metavar="SECONDS", help="How soon others take over what a dead process had.")  # fmt: skip
 @allowances
-@option("--cache", type=Size(), metavar="SIZE",
+@option("--cache", type=CACHE_SIZE, metavar="SIZE",
         help="Memory of each worker for state of keys; all have a quarter of this machine's, if not given.")  # fmt: skip
 @option("--metrics", metavar="HOST:PORT",
         help="Where the first worker serves figures for Prometheus; each other one at the next port.")  # fmt: skip

@@ -77,6 +77,8 @@ class Progress(msgspec.Struct, frozen=True):
     """How the run of a cluster has ended, of all workers together."""
     origins: Origins = {}
     """By computation: the sources whose records come to it."""
+    store_wait_s: float = 0.0
+    """How long the oldest call to the store that has no answer yet has waited, s."""
 
     @property
     def lag_us(self) -> int | None:

@@ -21,6 +21,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Protocol, assert_never
 
+from msgspec import structs
+
 from millwheel import limits
 from millwheel.api.table import Table
 from millwheel.errors import (
@@ -113,6 +115,8 @@ class Shell:
         self._restless: dict[Host, None] = {}
         """Hosts that have handled something and have not heard yet that nothing is queued."""
         self._retries = Retries()
+        self._asked: dict[object, float] = {}
+        """Calls to the store that have no answer yet, the oldest first, and when each began, monotonic clock, s."""
         self._leaving = False
         """In this turn another process was told something: it leaves when the turn is over."""
         self._sleeper: asyncio.Future[None] | None = None
@@ -225,8 +229,10 @@ class Shell:
         return self._code
 
     def progress(self) -> Progress:
-        """Counters and watermarks of the worker now."""
-        return progress_of(self.worker)
+        """Counters and watermarks of the worker now, and how long it has waited for the store."""
+        since = next(iter(self._asked.values()), None)
+        waited_s = 0.0 if since is None else time.monotonic() - since
+        return structs.replace(progress_of(self.worker), store_wait_s=waited_s)
 
     async def _close(self, failed: bool = False) -> None:
         if self._timer is not None:
@@ -505,6 +511,8 @@ class Shell:
         self._rouse()
 
     async def _call(self, host: Host, token: int, request: StoreCall) -> None:
+        asked = object()
+        self._asked[asked] = time.monotonic()
         try:
             if request.patient:
                 answer = await self._retries.until_answered(request.step, lambda: request.call(self._store))
@@ -515,6 +523,8 @@ class Shell:
             self._rouse()
         else:
             self._answer(host, token, answer)
+        finally:
+            self._asked.pop(asked, None)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)

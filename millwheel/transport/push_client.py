@@ -134,8 +134,9 @@ class AsyncPusher:
                 await self.flush()
         finally:
             if self._task is not None:
-                self._task.cancel()
-                await asyncio.gather(self._task, return_exceptions=True)
+                task, self._task = self._task, None
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     async def push(self, id: str | bytes, value: bytes, time: Time) -> None:
         """One record, as the coder of the stream writes it, with its event time; see `push_many`."""
@@ -161,6 +162,7 @@ class AsyncPusher:
 
     async def flush(self) -> None:
         """Wait until everything that was pushed is durable.  Raises `PushRefused` for what the source has refused since."""
+        self._check()
         async with self._changed:
             await self._changed.wait_for(lambda: self._failure is not None or not (self._sent or self._unsent))
         self._check()

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from millwheel.cli.display import Display, drawn
 from millwheel.cli.lines import Lines
-from millwheel.cli.shown_progress import summary
+from millwheel.cli.shown_progress import figures, summary
 from millwheel.host.progress import Progress
 from millwheel.model import MAX_TIME, SECOND
 
@@ -44,6 +44,15 @@ def test_a_summary_says_what_is_wrong_only_when_there_is_some() -> None:
     clean = msgspec.structs.replace(PROGRESS, rejected=0, in_quarantine=0, watermarks={"Count": MAX_TIME})
     assert summary(clean) == "1,000 rows in, 2,000 records, watermark the end of time"
     assert summary(msgspec.structs.replace(clean, injected=1, records=1)).startswith("1 row in, 1 record, ")
+
+
+@pytest.mark.parametrize(("waited_s", "said"), [(0.0, ""), (2.0, ""), (3.4, ", waiting for Postgres for 3 s")])
+def test_a_summary_says_for_how_long_the_store_has_not_answered(waited_s: float, said: str) -> None:
+    waits = msgspec.structs.replace(PROGRESS, rejected=0, in_quarantine=0, store_wait_s=waited_s)
+    assert summary(waits, 0.0).partition("lag 2.0 s")[2] == said
+    assert figures(waits)["store_wait_s"] == waited_s
+    text = shown(lambda console: console.print(drawn(waits, 0.0)))
+    assert ("waiting for Postgres for 3 s" in text) == bool(said)
 
 
 def test_every_line_of_a_message_begins_with_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:

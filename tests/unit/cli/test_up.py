@@ -13,6 +13,7 @@ import click
 import pytest
 
 from millwheel import interrupts
+from millwheel.cli.main import main
 from millwheel.cli.options import Size
 from millwheel.cli.root import root
 from millwheel.cli.up import _run, cache_of_each, check_ports
@@ -80,10 +81,19 @@ def test_a_size_has_a_unit(said: str | int, size: int) -> None:
     assert Size().convert(said, None, None) == size
 
 
-@pytest.mark.parametrize("said", ["0", "0.1", "-1", "much", "1PiB", "1 2M", "GiB", "25%"])
+@pytest.mark.parametrize("said", ["0", "0.1", "-1", "much", "1PiB", "1 2M", "GiB", "25%", "9" * 400])
 def test_what_is_no_size_is_refused(said: str) -> None:
     with pytest.raises(click.BadParameter, match="is no size: write 512MiB or 2GiB, for example"):
         Size().convert(said, None, None)
+
+
+@pytest.mark.parametrize("command", [["run"], ["worker"], ["up", "--workers", "2"]])
+def test_a_cache_whose_unit_is_forgotten_is_refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "nowhere:pipeline", "--cache", "512"]) == 2
+    said = "'512' is 512 bytes, and less than 1 MiB is of no use: write 512MiB or 2GiB, for example."
+    assert said in capsys.readouterr().err
+    assert main([*command, "nowhere:pipeline", "--cache", "1m"]) == 1
+    assert "there is no module 'nowhere'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("came", "status"), [([], 0), ([signal.SIGTERM], None)])

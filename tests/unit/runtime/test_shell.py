@@ -22,10 +22,11 @@ from millwheel.host.requests import StillOwned
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.limits import LONG_TURN_US, TURN_US
-from millwheel.ports import MarkWrite
+from millwheel.ports import MarkWrite, Opened
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.runtime.exact_timers import _LoopTimer
 from millwheel.runtime.shell import Shell, wall_clock_us
+from millwheel.shape import PipelineShape
 from millwheel.testing import Results
 from millwheel.transport.local import LocalTransport
 from millwheel.work import Work
@@ -83,6 +84,40 @@ def test_hosts_hear_each_other_and_the_end_of_each_turn() -> None:
     assert one.kinds()[0] == two.kinds()[0] == "Started"
     # On a slow machine the turn in which they start is over before a message is handled.
     assert next(event for event in two.events[1:] if not isinstance(event, he.TurnEnded)) == he.Received("one", receipt)
+
+
+def test_progress_says_how_long_the_oldest_call_to_the_store_has_waited() -> None:
+    class Away(MemoryStore):
+        """It answers nothing until it is told to."""
+
+        back = asyncio.Event()
+
+        async def open_pipeline(self, shape: PipelineShape) -> Opened:
+            await self.back.wait()
+            return await super().open_pipeline(shape)
+
+    class Keep(Computation[str]):
+        def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+            pass
+
+    async def main() -> None:
+        store, pipeline = Away(), Pipeline("away")
+        words = Stream("words", TextCoder())
+        pipeline.inject(IterableSource("text", [("a", 1)]), into=words)
+        pipeline.add(Keep, [subscribe(words, str)])
+        run = EmbeddedRun(pipeline.graph(), store, pipeline.tables)
+        assert run.progress().store_wait_s == 0
+        began = time.monotonic()
+        task = asyncio.create_task(run.run())
+        async with asyncio.timeout(120):
+            while run.progress().store_wait_s < 0.2:
+                await asyncio.sleep(0.01)
+            assert time.monotonic() - began >= 0.2
+            store.back.set()
+            await task
+        assert run.progress().store_wait_s == 0
+
+    asyncio.run(main())
 
 
 def test_all_hosts_have_started_before_the_first_turn_ends() -> None:

@@ -14,21 +14,25 @@ import time
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 import pytest
 from msgspec.structs import replace
 
 from millwheel import interrupts, limits
-from millwheel.cli.on_spark import Wishes, _followed, heeded_signals, settings_of
+from millwheel.cli.on_spark import OnSpark, Wishes, _followed, heeded_signals, settings_of, up_on_spark
+from millwheel.cli.options import Place
 from millwheel.cli.status import Status
-from millwheel.errors import ChannelError, WiringError
+from millwheel.errors import ChannelError, StoreError, WiringError
+from millwheel.host.over import Tolerance
+from millwheel.launch import StoreLoss
 from millwheel.runtime import memory
 from millwheel.runtime.supervisor import ENDS, Supervisor
-from millwheel.spark import hosted, hosting
+from millwheel.spark import hosted, hosting, masters
 from millwheel.spark.controllers import ControllerFamily
 from millwheel.spark.hosted import HostedWorker, command_of, task_of
 from millwheel.spark.hosting import SparkCluster
@@ -701,3 +705,123 @@ def test_what_an_operator_wants_is_heeded_until_the_run_is_over_or_is_to_end(
     found = _followed(None, "", cluster, wishes, lambda name, is_wrong, line: said.append(line))  # type: ignore[arg-type]
     assert (found, cluster.scaled) == (status, [2, 5, 0])
     assert said == ["5 workers are wanted now", "0 workers are wanted now"]
+
+
+class Opened(Place):
+    """A place whose embedded Postgres is only said to be there."""
+
+    losses: ClassVar[list[StoreLoss]] = []
+
+    def opened(self, loss: StoreLoss | None = None) -> AbstractContextManager[str]:
+        assert loss is not None
+        self.losses.append(loss)
+        return nullcontext("postgresql://nowhere")
+
+
+class Session(Jobs):
+    """The whole session, as `up --on` makes it."""
+
+    uiWebUrl = "http://pages"
+    stopped = False
+
+    def setLogLevel(self, level: str) -> None:
+        pass
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def asked(**given: Any) -> OnSpark:
+    fields = {
+        "master": "local[2]", "workers": 2, "controllers": 1, "options": (), "allowed": Tolerance(), "settings": (),
+        "py_files": (), "certs": None, "quiet": False,
+    }  # fmt: skip
+    return OnSpark(**{**fields, **given})
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    (tmp_path / "hosted_pipeline.py").write_text(PIPELINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hosting, "ControllerFamily", Family)
+    monkeypatch.setattr(hosting, "_alive", no_worker)
+    monkeypatch.setattr(Opened, "losses", [])
+    made = Session()
+    monkeypatch.setattr(masters, "made_session", lambda *_: made)
+    return made
+
+
+def told_by(say: list[tuple[str, bool, str]]) -> list[str]:
+    return [line for _, _, line in say]
+
+
+def test_a_cluster_on_spark_ends_when_its_embedded_postgres_is_gone_for_good(session: Session) -> None:
+    said: list[tuple[str, bool, str]] = []
+    before = [signal.getsignal(number) for number in heeded_signals()]
+
+    def lose() -> None:
+        session.given.get(timeout=SOON_S)
+        Opened.losses[0].happened(StoreError("d was removed"))
+
+    thread = threading.Thread(target=lose)
+    thread.start()
+    place = Opened("hosted_pipeline:pipeline", None, "d")
+    # Where nothing tells it, it would go on for ever: the test would, too.
+    rescue = threading.Timer(SOON_S, signal.raise_signal, (signal.SIGTERM,))
+    rescue.start()
+    try:
+        assert up_on_spark(place, asked(), lambda *line: said.append(line)) == Status.FAILED
+    finally:
+        rescue.cancel()
+        thread.join()
+    assert told_by(said) == [
+        "what workers print is in the logs of executors: http://pages/executors/",
+        "d was removed: the cluster is stopped",
+    ]
+    assert session.stopped
+    assert [signal.getsignal(number) for number in heeded_signals()] == before, "as they were"
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.parametrize("status", [Status.DONE, Status.LEFT_OVER])
+def test_the_end_of_a_run_on_spark_is_said_when_all_is_well_and_anything_is_said(
+    session: Session, quiet: bool, status: Status
+) -> None:
+    said: list[tuple[str, bool, str]] = []
+
+    def end() -> None:
+        for _ in range(2):
+            session.groups[session.given.get(timeout=SOON_S)].put((status, 1.0, ()))
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    place = Opened("hosted_pipeline:pipeline", None, "d")
+    assert up_on_spark(place, asked(quiet=quiet), lambda *line: said.append(line)) == status
+    thread.join()
+    pages = "what workers print is in the logs of executors: http://pages/executors/"
+    assert told_by(said) == ([] if quiet else [pages, *(["the run is over"] if status == Status.DONE else [])])
+    assert session.stopped
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            {"master": "spark://h:7077", "certs": "c"},
+            "executors of spark://h:7077 cannot reach a Postgres that is embedded",
+        ),
+        ({"controllers": 0}, "--controllers 0 joins a cluster that runs elsewhere: name its Postgres with --store"),
+        (
+            {"settings": ["spark.executor.memory"]},
+            "'spark.executor.memory' is no setting of Spark: write --conf spark.NAME",
+        ),
+    ],
+)
+def test_what_cannot_be_hosted_is_refused_before_anything_starts(
+    session: Session, given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(click.UsageError, match=says):
+        up_on_spark(Opened("hosted_pipeline:pipeline", None, "d"), asked(**given), log_line)
+    assert not Opened.losses
+    assert session.given.empty()

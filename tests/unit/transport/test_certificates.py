@@ -309,6 +309,7 @@ def test_the_command_makes_a_certificate(tmp_path: Path, capsys: pytest.CaptureF
         ([], 2, "--role"),
         (["--role", "client", "--name", "../client"], 1, "cannot name a file"),
         (["--role", "client", "--name", "authority"], 1, "cannot name a file"),
+        (["--role", "client", "--name", ""], 2, "--name is empty; leave it out, or give a value"),
     ],
 )
 def test_the_command_says_what_is_wrong(
@@ -316,3 +317,12 @@ def test_the_command_says_what_is_wrong(
 ) -> None:
     assert main(["certs", str(tmp_path), *arguments]) == status
     assert says in capsys.readouterr().err
+
+
+def test_the_command_takes_no_place_that_is_not_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["certs", "", "--role", "client"]) == 2
+    assert "DIRECTORY is empty: name the one that keeps the authority" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import grpc.aio
@@ -1018,6 +1018,68 @@ def test_a_pusher_is_used_within_its_block() -> None:
             await AsyncPusher("127.0.0.1:1", "orders").push(*record(0))
 
     asyncio.run(scenario())
+
+
+async def broken_in_its_block(pusher: AsyncPusher) -> None:
+    async with pusher:
+        await pusher.push(*record(0))
+        raise KeyError
+
+
+def test_nothing_is_taken_after_the_block_for_nobody_would_send_it() -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(60):
+            async with AsyncPusher("127.0.0.1:1", "orders") as pusher:
+                pass
+            with pytest.raises(PushError, match="within its block"):
+                await pusher.push(*record(0))
+            broken = AsyncPusher("127.0.0.1:1", "orders")
+            with pytest.raises(KeyError):
+                await broken_in_its_block(broken)
+            with pytest.raises(PushError, match="within its block"):
+                await broken.flush()
+
+    asyncio.run(scenario())
+    with Pusher("127.0.0.1:1", "orders") as blocking:
+        pass
+    with pytest.raises(PushError, match="within its block"):
+        blocking.flush()
+
+
+class Chance(float):
+    """Chance that waits for nothing, and notes what it was asked to shorten."""
+
+    noted: ClassVar[list[float]] = []
+
+    def __rmul__(self, delay_s: float) -> float:
+        self.noted.append(delay_s)
+        return 0.0
+
+
+def test_a_source_is_called_again_at_once_after_a_good_stream_and_later_and_later_after_bad_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda *_: Chance(1))
+    monkeypatch.setattr(Chance, "noted", [])
+    monkeypatch.setattr(limits, "DIAL_STEADY_S", 0.5)
+    called: list[str] = []
+
+    class Calls(AsyncPusher):
+        async def _once(self, address: str) -> tuple[grpc.StatusCode | None, str]:
+            called.append(address)
+            if len(called) == 8:
+                await asyncio.sleep(0.6)
+            elif len(called) == 10:
+                await asyncio.sleep(60)
+            return None, "it broke"
+
+    async def scenario() -> None:
+        async with Calls(["127.0.0.1:1", "127.0.0.1:2"], "orders"):
+            await until(lambda: len(called) == 10)
+
+    asyncio.run(scenario())
+    assert Chance.noted == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.05, 0.1]
+    assert called == ["127.0.0.1:1", "127.0.0.1:2"] * 5, "each in turn"
 
 
 def test_a_port_is_waited_for_as_its_owner_may_be_about_to_leave(caplog: pytest.LogCaptureFixture) -> None:
