@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from millwheel import SECOND, Computation, Context, Pipeline, Record, Stream, TextCoder, limits, subscribe
+from millwheel.cli.main import main
+from millwheel.cli.options import Place
 from millwheel.cluster import ClusterMap, HotKey, Leader, MapOrder, Member, PlacedInterval, PlacedSource
 from millwheel.errors import InvariantError, StoreError
 from millwheel.ids import IntervalId, Sequencer
@@ -163,6 +167,39 @@ def test_an_order_that_cannot_be_is_told(
     with pytest.raises(StoreError, match=says):
         give(office)
     assert len(store.given) == ("it stays" in says)
+
+
+@pytest.mark.parametrize(
+    ("typed", "order", "said"),
+    [
+        ("move a:b 9 5 --to one", MapOrder("move", (IntervalId(9), IntervalId(5)), to="one"), "9, 5 moved to one"),
+        (
+            r"split a:b 6 c\td \u202ef",
+            MapOrder("split", (IntervalId(6),), split_keys=("c\td", "\u202ef")),
+            "interval 6 is split",
+        ),
+        ("merge a:b 6 5", MapOrder("merge", (IntervalId(6), IntervalId(5))), "6, 5 are one interval now"),
+    ],
+)
+def test_the_command_orders_what_is_typed_and_keys_are_typed_as_they_are_shown(
+    cluster: tuple[ByHand, ClusterOffice], typed: str, order: MapOrder, said: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    store, office = cluster
+    monkeypatch.setattr(Place, "office", lambda place: nullcontext(office))
+    store.refusals = [""]
+    assert main(["interval", *typed.split(" ")]) == 0
+    assert store.given == [order]
+    assert capsys.readouterr().out == f"millwheel: {said}\n"
+
+
+def test_orders_are_for_a_controller_that_lives(cluster: tuple[ByHand, ClusterOffice]) -> None:
+    store, office = cluster
+    dead = tuple(replace(one, alive=False) if one.role == "controller" else one for one in store.map.members)
+    store.map = replace(store.map, members=dead)
+    with pytest.raises(StoreError, match=r"^no controller of 'ahead' runs, and orders are for the one that leads"):
+        office.split(6, ["c"])
+    assert not store.given
 
 
 def test_an_office_is_open_in_its_block_only() -> None:

@@ -134,6 +134,8 @@ def test_a_run_that_an_error_ends_has_the_status_of_the_error(error: MillwheelEr
         (Report(False), Status.DONE, ["new"]),
         (Report(True), Status.DONE, ["same"]),
         (Report(True, changes=["one"]), Status.DONE, ["change"]),
+        (Report(True, warnings=["one"]), Status.DONE, ["warning"]),
+        (Report(False, warnings=["one"]), Status.DONE, ["new", "warning"]),
         (Report(True, refusals=["one"]), Status.FAILED, ["refused"]),
         (Report(True, unreadable=["one"]), Status.FAILED, ["unreadable"]),
     ],
