@@ -41,6 +41,8 @@ def test_a_summary_says_what_is_wrong_only_when_there_is_some() -> None:
     assert summary(PROGRESS, 70.4) == (
         "1,000 rows in 70/s, 2,000 records, watermark 1970-01-01T00:00:10+00:00, lag 2.0 s, rejected 3, quarantined keys 2"
     )
+    ahead = msgspec.structs.replace(PROGRESS, watermarks={"Count": 10 * SECOND, "source:text": 9 * SECOND})
+    assert ", lag 0.0 s, " in summary(ahead)
     clean = msgspec.structs.replace(PROGRESS, rejected=0, in_quarantine=0, watermarks={"Count": MAX_TIME})
     assert summary(clean) == "1,000 rows in, 2,000 records, watermark the end of time"
     assert summary(msgspec.structs.replace(clean, injected=1, records=1)).startswith("1 row in, 1 record, ")

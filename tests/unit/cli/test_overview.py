@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 from rich.console import Console
 
+from millwheel.cli.main import main
+from millwheel.cli.options import Place
 from millwheel.cli.overview import drawn, json_line, lines
 from millwheel.model import MAX_TIME, MIN_TIME, SECOND
 from millwheel.overview import ClusterPicture, SeenHotKey, SeenInterval, SeenMember, SeenSource
@@ -23,7 +29,7 @@ FOUND = ClusterPicture(
         SeenInterval(2, "Count", "m\t", None, None, 0),
     ),
     sources=(SeenSource("text", "worker-1", 2_000, 3),),
-    watermarks={"Count": 10 * SECOND, "source:text": 25 * SECOND},
+    watermarks={"source:text": 25 * SECOND, "Count": 10 * SECOND},
     seen_at=4.0,
 )
 EARLIER = msgspec.structs.replace(FOUND, sources=(SeenSource("text", "worker-1", 1_000, 3),), seen_at=2.0)
@@ -59,6 +65,9 @@ def test_json_has_the_same() -> None:
     found = json.loads(json_line(FOUND, EARLIER))
     assert found["rows_a_second"] == {"text": 500.0}
     assert found["lag_us"] == 15 * SECOND
+    assert {*found} == {
+        "version", "members", "intervals", "sources", "watermarks", "embedded", "lag_us", "rows_a_second",
+    }, "what only this process knows has no meaning elsewhere"  # fmt: skip
     assert found["intervals"][1] == {
         "id": 2, "computation": "Count", "low": "m\t", "high": None, "owner": None, "backlog": 0,
         "hot": [],
@@ -87,6 +96,11 @@ def test_there_is_no_lag_at_the_ends_of_time(watermarks: dict[str, int]) -> None
     assert lines(found)[-1] == "lag\t-"
 
 
+def test_a_computation_that_is_ahead_of_what_is_stored_of_its_source_has_no_negative_lag() -> None:
+    found = msgspec.structs.replace(FOUND, watermarks={"Count": 10 * SECOND, "source:text": 9 * SECOND})
+    assert lines(found)[-1] == "lag\t0.0 s"
+
+
 def test_hot_keys_are_shown_with_their_share() -> None:
     first, second = FOUND.intervals
     hot = (SeenHotKey("a\x1b", 0.42), SeenHotKey("b", 0.056))
@@ -110,3 +124,32 @@ def test_the_display_has_every_process_interval_and_source() -> None:
     shown = console.export_text()
     for text in ("map 7, lag 15.0 s", "controller (leads)", "dead", "nobody", "1,200", "500", "m\\t to the last key"):
         assert text in shown
+    assert "share of its records" not in shown, "no key is hot"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_whoever_follows_sees_the_rate_since_the_last_look_until_ctrl_c(
+    as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [1_000, 3_000, 3_500]
+    looks = [
+        msgspec.structs.replace(FOUND, sources=(SeenSource("text", "worker-1", count, 3),), seen_at=float(second))
+        for second, count in enumerate(rows)
+    ]
+
+    def sleep(seconds: float) -> None:
+        if not looks:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Place, "office", lambda place: nullcontext(SimpleNamespace(look=lambda: looks.pop(0))))
+    monkeypatch.setattr(time, "sleep", sleep)
+    # On a terminal JSON is for programs, too.
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: as_json, raising=False)
+    assert main(["status", "a:b", "--follow", *(["--json"] if as_json else [])]) == 130
+    out = capsys.readouterr().out
+    if as_json:
+        found = [json.loads(line)["rows_a_second"] for line in out.splitlines()]
+        assert found == [{}, {"text": 2000.0}, {"text": 500.0}]
+    else:
+        said = [line.partition(" rows")[2] for line in out.splitlines() if line.startswith("source")]
+        assert said == ["", ", 2,000 rows/s", ", 500 rows/s"]

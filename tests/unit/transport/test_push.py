@@ -322,8 +322,11 @@ def test_what_is_brought_again_comes_in_the_order_in_which_it_was_pushed(monkeyp
     asyncio.run(scenario())
 
 
-def test_a_client_waits_when_its_window_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PUSH_WINDOW_RECORDS", 10)
+@pytest.mark.parametrize(
+    ("limit", "most"), [("PUSH_WINDOW_RECORDS", 10), ("PUSH_WINDOW_BYTES", 10 * (1 + limits.RECORD_OVERHEAD_BYTES))]
+)
+def test_a_client_waits_when_its_window_is_full(limit: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, limit, most)
 
     async def scenario() -> None:
         queue = PushQueue()
@@ -331,7 +334,7 @@ def test_a_client_waits_when_its_window_is_full(monkeypatch: pytest.MonkeyPatch)
         server = asyncio.create_task(PushServer(queue, "orders", LOOPBACK, id_slack_us=1).serve(addresses.append))
         await until(lambda: addresses)
         async with AsyncPusher(addresses[0], "orders") as pusher:
-            pushing = asyncio.create_task(pusher.push_many((str(n), b"", 1) for n in range(11)))
+            pushing = asyncio.create_task(pusher.push_many((f"{n:x}", b"", 1) for n in range(11)))
             await asyncio.sleep(0.2)
             assert not pushing.done()
             queue.read(100, 10**6)
@@ -999,6 +1002,7 @@ def test_what_no_source_would_take_is_refused_where_it_is_pushed(bad: Any, kind:
         ({"stream": 5}, "stream=5: give the name of the stream"),
         ({"patience_s": "x"}, "patience_s='x': give seconds, more than 0"),
         ({"patience_s": -1}, "patience_s=-1: give seconds, more than 0"),
+        ({"patience_s": 0}, "patience_s=0: give seconds, more than 0"),
         ({"certificates": "certs"}, r"certificates='certs': give \(directory, name\)"),
         ({"certificates": 5}, r"certificates=5: give \(directory, name\)"),
     ],
@@ -1057,7 +1061,7 @@ class Chance(float):
 
 
 def test_a_source_is_called_again_at_once_after_a_good_stream_and_later_and_later_after_bad_ones(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(random, "uniform", lambda *_: Chance(1))
     monkeypatch.setattr(Chance, "noted", [])
@@ -1080,6 +1084,8 @@ def test_a_source_is_called_again_at_once_after_a_good_stream_and_later_and_late
     asyncio.run(scenario())
     assert Chance.noted == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.05, 0.1]
     assert called == ["127.0.0.1:1", "127.0.0.1:2"] * 5, "each in turn"
+    said = [line for line in caplog.messages if line.startswith("pushing to ")]
+    assert said == ["pushing to 127.0.0.1:1: it broke; 0 records wait"], "once, as it is the same at every try"
 
 
 def test_a_port_is_waited_for_as_its_owner_may_be_about_to_leave(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 from pyspark import Accumulator
 
-from millwheel.spark.iteration import ColumnsError, Part
+from millwheel.spark.iteration import ColumnsError, Part, partition_of
 from millwheel.spark.iteration.cells import (
     Header,
     HeaderParam,
@@ -18,6 +20,7 @@ from millwheel.spark.iteration.cells import (
     PartitionCell,
     empty_cell,
     finished,
+    first_bulk,
     first_delta,
     given_in,
     model_of,
@@ -66,6 +69,7 @@ def test_changes_without_rows_have_the_columns_of_the_solution(keeping: Keeping)
     cell = next_delta(keeping, (cell_of(part([1, 2], [1, 2])), none))
     assert cell.work is not None
     assert (len(cell.work), cell.work["label"].dtype.name) == (0, "int64")
+    assert (cell.header.changed, cell.header.norm) == (0, 0.0), "nothing has moved"
 
 
 def test_what_a_step_was_given_may_be_written_to_again_once_it_is_a_state(keeping: Keeping) -> None:
@@ -87,6 +91,15 @@ def test_the_first_workset_takes_its_values_from_the_solution() -> None:
     assert cell.work["label"].tolist() == [8]
 
 
+@pytest.mark.parametrize("first", [partial(first_bulk, 3), lambda strange: first_delta(3, strange, strange)])
+def test_a_state_whose_keys_are_not_where_messages_go_is_refused(first: Callable[[Part], object]) -> None:
+    keys = np.arange(20)
+    home = keys[partition_of(keys, 3) == 1]
+    first(Part(1, home))
+    with pytest.raises(ColumnsError, match=f"^partition 2: key {home[0]} belongs to partition 1$"):
+        first(Part(2, home))
+
+
 def test_what_an_iteration_begins_with_is_known_by_its_keys_its_columns_and_its_values() -> None:
     begins = [
         part([1, 2], [7, 8]), part([1, 3], [7, 8]), part([1, 2], [7, 9]),
@@ -96,6 +109,9 @@ def test_what_an_iteration_begins_with_is_known_by_its_keys_its_columns_and_its_
     assert len({(model.digest, *model.columns) for model in models}) == len(begins)
     assert len({model.digest for model in models[:3]}) == 3
     assert models[0].digest == models[-1].digest
+    columns = {"rank": np.array([7, 8]), "label": np.array([1, 2])}
+    one, other = (Part(0, np.array([1, 2]), dict(given)) for given in (columns.items(), reversed(columns.items())))
+    assert model_of(cell_of(one)).digest == model_of(cell_of(other)).digest, "columns have no order"
 
 
 def test_figures_are_reported_once_a_partition(keeping: Keeping) -> None:
@@ -159,10 +175,10 @@ def test_a_survivor_keeps_its_rows_and_its_workset_and_wakes_more() -> None:
 @pytest.mark.parametrize(
     ("given", "wake", "says"),
     [
-        (part([4], [4], number=1), [], "key 6 is missing"),
+        (part([4], [4], number=1), [], "what compensation gave: partition 1: key 6 is missing"),
         (part([4, 7], [4, 7], number=1), [], "key 7 is not one of it"),
-        (part([4, 6], [4, 9], number=1), [], "partition 1: key 6 is too high"),
-        (part([4, 6], [4, 6], number=0), [], "partition 0 stands where 1 belongs"),
+        (part([4, 6], [4, 9], number=1), [], "what compensation gave: partition 1: key 6 is too high"),
+        (part([4, 6], [4, 6], number=0), [], "what compensation gave: partition 0 stands where 1 belongs"),
         (INITIAL, [5], "no key 5"),
     ],
 )

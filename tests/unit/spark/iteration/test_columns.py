@@ -78,7 +78,16 @@ def test_totals_add_up_and_reach_everybody() -> None:
         Rows(np.array([3]), {"x": np.array([1.0])}, {"mass": 0.5}),
     )
     assert joined([one, other]).totals == {"mass": 0.75}
-    assert all(piece.totals == {"mass": 0.5} for piece in split(other, 3))
+    for partitions in (1, 3):
+        assert all(piece.totals == {"mass": 0.5} for piece in split(other, partitions))
+    for batch in (one, other):
+        assert combined(batch, x=np.add).totals == batch.totals
+
+
+def test_what_is_combined_has_the_columns_that_were_named_also_without_a_row() -> None:
+    full = rows([1, 1], x=[1.0, 2.0], y=[3.0, 4.0])
+    for batch in (full, full.take(np.arange(0))):
+        assert [*combined(batch, x=np.add).columns] == ["x"]
 
 
 @pytest.mark.parametrize(
