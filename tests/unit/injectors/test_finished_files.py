@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from millwheel.errors import SourceError
+from millwheel.limits import FILE_HEAD_LIMIT_BYTES
 from millwheel.search import Unknown
 from millwheel_injectors import BoundedDisorder, FileSource, SparkOutputSource
 from millwheel_injectors import files as files_module
@@ -99,6 +100,33 @@ def test_a_finished_file_is_known_by_a_long_beginning_when_it_was_copied(tmp_pat
     (tmp_path / "in" / "other").write_bytes(LONG[:-1] + b"!\n")
     (other,) = registry.search(FileSource("s", tmp_path / "in"))
     assert other.name.count("~") == 1
+
+
+def test_finished_files_that_begin_alike_are_known_by_their_beginnings_when_all_are_compressed(tmp_path: Path) -> None:
+    logs = [tmp_path / f"{number}.log" for number in range(3)]
+    for log in logs:
+        log.write_bytes(b"banner\n" + log.name.encode() + LONG)
+    source = FileSource("s", tmp_path)
+    registry = Registry(source)
+    assert len(finish_all(registry, source)) == 3
+    for log in logs:
+        (tmp_path / f"{log.name}.gz").write_bytes(gzip.compress(log.read_bytes()))
+    for log in logs:
+        log.rename(tmp_path / f".{log.name}")
+    assert registry.search(FileSource("s", tmp_path)) == []
+
+
+@pytest.mark.parametrize(("length", "known"), [(FILE_HEAD_LIMIT_BYTES, True), (FILE_HEAD_LIMIT_BYTES - 1, False)])
+def test_a_finished_file_is_known_by_its_beginning_alone_from_4_kb_on(tmp_path: Path, length: int, known: bool) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(LONG[: length - 1] + b"\n")
+    registry = Registry(source := FileSource("s", tmp_path))
+    finish_all(registry, source)
+    log.rename(tmp_path / ".kept")
+    (tmp_path / "copy").write_bytes(LONG[: length - 1] + b"\n")
+    assert [read_all(found)[0].next_position for found in registry.search(FileSource("s", tmp_path))] == [
+        LONG[: length - 1].count(b"\n") + 1
+    ] * (not known)
 
 
 def test_another_file_in_a_finished_ones_place_is_a_new_partition_whatever_name_is_free(tmp_path: Path) -> None:
@@ -274,22 +302,23 @@ def test_a_file_of_another_directory_is_another_file_whatever_it_is_called(
     assert [value for batch in read_all(new) for value in batch.values] == ["row"]
 
 
-def test_files_are_known_again_when_a_source_gets_a_second_directory(tmp_path: Path) -> None:
-    """A store of an early version has no names of roots either."""
+@pytest.mark.parametrize("copied", [False, True])
+def test_files_are_known_again_when_a_source_gets_a_second_directory(tmp_path: Path, copied: bool) -> None:
+    """A store of an early version has no names of roots either.  Files that begin alike have names that tell nothing."""
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-    (tmp_path / "a" / "x.log").write_text("row\n")
+    alike = [tmp_path / "a" / "w.log", tmp_path / "a" / "x.log"]
+    for path in alike:
+        path.write_text(f"row\nof {path.name}\n")
     registry = Registry(source := FileSource("s", tmp_path / "a"))
-    assert len(finish_all(registry, source)) == 1
+    assert len(finish_all(registry, source)) == 2
     (tmp_path / "b" / "y.log").write_text("another row\n")
-    for copied in (False, True):
-        if copied:
-            (tmp_path / "a" / "copy").write_bytes((tmp_path / "a" / "x.log").read_bytes())
-            (tmp_path / "a" / "copy").replace(tmp_path / "a" / "x.log")
-        found = registry.search(FileSource("s", [tmp_path / "a", tmp_path / "b"]))
-        assert [batch.values for partition in found for batch in read_all(partition)] == [["another row"]] * (
-            not copied
-        )
+    for path in alike if copied else ():
+        (tmp_path / "a" / "copy").write_bytes(path.read_bytes())
+        (tmp_path / "a" / "copy").replace(path)
+    found = registry.search(FileSource("s", [tmp_path / "a", tmp_path / "b"]))
+    assert [batch.values for partition in found for batch in read_all(partition)] == [["another row"]]
+    assert registry.search(FileSource("s", [tmp_path / "a", tmp_path / "b"])) == []
 
 
 def test_files_of_several_directories_are_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -308,7 +337,7 @@ def test_a_finished_file_that_is_rewritten_behind_its_beginning_is_refused(tmp_p
     finish_all(registry, source)
     path.write_bytes(LONG + more.encode())
     os.utime(path, (1, 1))
-    with pytest.raises(SourceError, match="rewritten"):
+    with pytest.raises(SourceError, match=r"rewritten: .*; restore the file, or give the new data a new file name"):
         registry.search(FileSource("s", path))
 
 

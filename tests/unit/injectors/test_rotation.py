@@ -425,3 +425,29 @@ def test_a_shorter_file_that_begins_as_a_finished_one_is_another_one(tmp_path: P
     (tmp_path / "other").write_text(f"{banner}0\n")
     (other,) = registry.search()
     assert read_texts(other)[-1] == "0"
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_of_two_logs_that_begin_alike_and_are_compressed_each_goes_on_where_it_was(tmp_path: Path, longer: int) -> None:
+    """Of the one only the banner is known, which fits the other one too."""
+    logs = [tmp_path / "0.log", tmp_path / "1.log"]
+    for log in logs:
+        log.write_text("banner\n")
+    source, positions, rows = FileSource("log", f"{tmp_path}/*.log*", tail=True), [], {}
+    for number, (log, found) in enumerate(zip(logs, source.discover(()), strict=True)):
+        batches = read_all(found)
+        with log.open("a") as file:
+            file.write(f"{log.name}\n")
+        batches += read_all(found) if number == longer else []
+        rows[found.name] = [value for _, value, _ in rows_of(batches)]
+        positions.append(stored(found, batches[-1].next_position, batches[-1].state))
+    for log in logs:
+        Path(f"{log}.gz").write_bytes(gzip.compress(log.read_bytes()))
+        log.rename(tmp_path / f".{log.name}")
+    again = FileSource("log", f"{tmp_path}/*.log*", tail=True)
+    again.recall(positions)
+    at = {position.partition: position for position in positions}
+    for found in again.discover(()):
+        found.resume(at[found.name].position, at[found.name].state)
+        rows[found.name] += read_texts(found)
+    assert sorted(rows.values()) == [["banner", log.name] for log in logs]
