@@ -15,10 +15,7 @@ import time
 from collections.abc import Callable
 from itertools import count
 from math import ceil
-from typing import Any, Final, Generic, Protocol, TypeVar
-
-_SECOND_NS: Final = 1_000_000_000
-_RELATIVE: Final = 0
+from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -79,8 +76,8 @@ class _TimerFile:
     def set(self, delay_s: float) -> None:
         """See `ExactTimer.set`.  A delay of 0 would stop the timer."""
         first = self._spec.first
-        first.seconds, first.nanoseconds = divmod(max(1, round(delay_s * _SECOND_NS)), _SECOND_NS)
-        if self._library.timerfd_settime(self._file, _RELATIVE, ctypes.byref(self._spec), None) != 0:
+        first.seconds, first.nanoseconds = divmod(max(1, round(delay_s * 1e9)), 1_000_000_000)
+        if self._library.timerfd_settime(self._file, 0, ctypes.byref(self._spec), None) != 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def close(self) -> None:
