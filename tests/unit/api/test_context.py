@@ -37,12 +37,40 @@ def test_every_effect_ends_in_the_outcome() -> None:
     assert (done.processed, done.late, done.values, done.entries) == (1, 0, {}, {})
 
 
+ALONE: dict[str, tuple[Any, str, Any]] = {
+    "set_timer": (lambda c: c.set_timer("t", 8), "timers", {"a": {("watermark", "t"): 8}}),
+    "cancel_timer": (lambda c: c.cancel_timer("t"), "timers", {"a": {("watermark", "t"): None}}),
+    "hold": (lambda c: c.hold(3), "holds", {"a": 3}),
+    "release_hold": (lambda c: c.release_hold(), "holds", {"a": None}),
+    "upsert": (lambda c: c.upsert(table, {"k": "a", "n": 1}), "sinks", [SinkRow("rows", b'{"k":"a","n":1}')]),
+    "delete": (lambda c: c.delete(table, {"k": "a"}), "sinks", [SinkRow("rows", b'{"k":"a"}', deleted=True)]),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_an_effect_that_is_the_only_one_of_its_hook_is_kept_and_is_not_that_of_the_next_hook(name: str) -> None:
+    call, where, found = ALONE[name]
+
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        if record.key == "a":
+            call(context)
+        else:
+            context.cancel_timer("other")
+
+    assert getattr(run(hook, ("a", 7)), where) == found
+    done = run(hook, ("a", 7), ("b", 7))
+    expected = {**found, "b": {("watermark", "other"): None}} if where == "timers" else found
+    assert getattr(done, where) == expected
+
+
 def refusals() -> dict[str, tuple[Any, type[MillwheelError], str]]:
     row = {"k": "a", "n": 1}
     long = "x" * (limits.KEY_LIMIT_BYTES + 1)
     big = "x" * (limits.VALUE_LIMIT_BYTES + 1)
     return {
-        "undeclared stream": (lambda c: c.produce(undeclared, "x"), WiringError, "'undeclared' is not among"),
+        "undeclared stream": (
+            lambda c: c.produce(undeclared, "x"), WiringError, r"'undeclared' is not among this .* outputs \['out'\]",
+        ),
         "value of another type": (lambda c: c.produce(out, 7), CoderError, "text coder"),
         "older than its cause": (lambda c: c.produce(out, "x", 6), TimestampError, "'out' for key 'a'"),
         "end of time": (lambda c: c.produce(out, "x", MAX_TIME), TimestampError, "out of range"),
@@ -52,8 +80,14 @@ def refusals() -> dict[str, tuple[Any, type[MillwheelError], str]]:
         "timer out of range": (lambda c: c.set_timer("t", MAX_TIME), TimestampError, "timer 't'"),
         "timer kind": (lambda c: c.set_timer("t", 1, "lunar"), WiringError, "'lunar'"),
         "long tag": (lambda c: c.set_timer("t" * 257, 1), LimitError, "timer tag"),
+        "long tag in bytes": (lambda c: c.set_timer("é" * 129, 1), LimitError, "timer tag"),
+        "long key in bytes": (lambda c: c.produce(out, "é" * 513), LimitError, "key of 1026 bytes on 'out'"),
+        "timer at the beginning of time": (lambda c: c.set_timer("t", MIN_TIME), TimestampError, "timer 't'"),
         "NUL in tag": (lambda c: c.cancel_timer("\0expire"), LimitError, "NUL"),
         "hold out of range": (lambda c: c.hold(MIN_TIME), TimestampError, "hold at"),
+        "hold at the end of time": (lambda c: c.hold(MAX_TIME), TimestampError, "hold at"),
+        "key that is null": (lambda c: c.delete(table, {"k": None}), RowError, "key of a row of table 'rows'"),
+        "row that is null": (lambda c: c.upsert(table, {"k": None, "n": 1}), RowError, "row for table 'rows'"),
         "undeclared table": (
             lambda c: c.upsert(msgspec.structs.replace(table, name="t"), row), WiringError, "pipeline.sink",
         ),
@@ -75,6 +109,24 @@ def test_what_is_refused_says_why_and_leaves_nothing(name: str) -> None:
     done = run(hook, ("a", 7))
     assert len(caught) == 1, done.quarantined
     assert (done.produced, done.timers, done.holds, done.sinks) == ({}, {}, {}, [])
+
+
+def test_what_is_as_large_as_its_limit_is_fine() -> None:
+    value, tag = "v" * limits.VALUE_LIMIT_BYTES, "é" * (limits.TAG_LIMIT_BYTES // 2)
+    key = "é" * (limits.KEY_LIMIT_BYTES // 2)
+
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        context.produce(out, key)
+        context.produce(out, value)  # its key is its begin
+        context.set_timer(tag, MIN_TIME + 1)
+        context.set_timer("t", MAX_TIME - 1)
+        context.hold(MIN_TIME + 1)
+
+    done = run(hook, ("a", 7))
+    assert done.quarantined == []
+    assert done.produced[OUT].keys == [key, "v" * 9]
+    assert done.timers == {"a": {("watermark", tag): MIN_TIME + 1, ("watermark", "t"): MAX_TIME - 1}}
+    assert done.holds == {"a": MIN_TIME + 1}
 
 
 @pytest.mark.parametrize("call", [lambda c: c.hold(3), lambda c: c.release_hold()])

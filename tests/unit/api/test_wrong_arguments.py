@@ -9,11 +9,25 @@ from typing import Any
 
 import pytest
 
-from millwheel import Computation, JsonCoder, MapCell, Pipeline, Stream, Table, TextCoder, limits, subscribe
+from millwheel import (
+    Computation,
+    JsonCoder,
+    MapCell,
+    MsgpackCoder,
+    Pipeline,
+    Stream,
+    Table,
+    TextCoder,
+    ValueCell,
+    limits,
+    subscribe,
+)
 from millwheel.testing import HookFailed, Stepper
 
 texts = Stream("texts", TextCoder())
 out = Stream("out", TextCoder())
+odd = Stream("odd", MsgpackCoder(int))
+KEYS: dict[int, Any] = {1: "\ud800", 2: 5, 3: "k" * (limits.KEY_LIMIT_BYTES + 1)}
 rows = Table("rows", {"k": "text", "n": "bigint"}, ("k",))
 
 
@@ -39,6 +53,7 @@ Act = Callable[[Any, Any], None]
 class Wrong(Computation[str]):
     act: Act
     entries = MapCell(JsonCoder(int))
+    number = ValueCell(MsgpackCoder(int), default=0)
 
     def ProcessRecord(self, context: Any, record: Any) -> None:
         type(self).act(self, context)
@@ -50,6 +65,14 @@ class Wrong(Computation[str]):
 @pytest.mark.parametrize(
     ("act", "words"),
     [
+        (
+            lambda it, context: context.produce(odd, 1),
+            r"CoderError: key on 'odd' is not valid Unicode: '.ud800': surrogates",
+        ),
+        (lambda it, context: context.produce(odd, 2), "WiringError: key extractor on 'odd' returned int, not str: 5"),
+        (lambda it, context: context.produce(odd, 3), "LimitError: key of 1025 bytes on 'odd'"),
+        (lambda it, context: context.produce(odd, 2**70), "CoderError: .*cannot encode 1180591620717411303424"),
+        (lambda it, context: it.number.set(2**70), "CoderError: .*cannot encode 1180591620717411303424"),
         (
             lambda it, context: context.set_timer(5, "close"),
             "timer 5: the first argument is a tag, which is text, not int",
@@ -111,7 +134,8 @@ class Wrong(Computation[str]):
 def test_it_says_what_is_expected(act: Act, words: str) -> None:
     computation: Any = type("Wrong", (Wrong,), {"act": staticmethod(act)})
     pipeline = Pipeline("p")
-    pipeline.add(computation, [subscribe(texts, key=str)], [out])
+    pipeline.add(computation, [subscribe(texts, key=str)], [out, odd])
+    pipeline.add(type("Odd", (Computation,), {"ProcessRecord": lambda *_: None}), [subscribe(odd, key=KEYS.get)])  # type: ignore[arg-type]
     pipeline.sink(rows)
     pipeline.sink(totals)
     pipeline.add(type("Sink", (Computation,), {"ProcessRecord": lambda *_: None}), [subscribe(out, key=str)])  # type: ignore[arg-type]

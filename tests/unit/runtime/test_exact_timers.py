@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import resource
+import socket
 import time
 from collections.abc import Callable
+from contextlib import closing
+from typing import Any
 
 import pytest
 import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millwheel.runtime import exact_timers
 from millwheel.runtime.exact_timers import ExactTimer, Pauses, _LoopTimer, _TimerFile, exact_timer
 
 Made = Callable[[asyncio.AbstractEventLoop, Callable[[], None]], ExactTimer]
@@ -103,6 +108,33 @@ def test_a_new_time_replaces_one_that_has_come_and_was_not_heard(loops: Loops, k
     run(loops, kind, use)
 
 
+def test_a_new_time_replaces_one_that_has_come_in_the_turn_in_which_it_is_heard(loops: Loops, kind: Made) -> None:
+    """The loop has seen both, what came on the socket and the timer, and the first of them sets the timer anew."""
+
+    async def use(made: ExactTimer, rings: Rings) -> None:
+        loop, (ready, other) = asyncio.get_running_loop(), socket.socketpair()
+        rung_before: list[int] = []
+
+        def come() -> None:
+            ready.recv(1)
+            rung_before.append(len(rings.times))
+            made.set(50.0)
+
+        loop.add_reader(ready, come)
+        try:
+            made.set(0.001)
+            other.send(b"x")
+            time.sleep(0.01)
+            await asyncio.sleep(0.05)
+        finally:
+            loop.remove_reader(ready)
+            ready.close()
+            other.close()
+        assert [len(rings.times)] == rung_before
+
+    run(loops, kind, use)
+
+
 def test_it_never_rings_after_its_end_which_may_come_twice(loops: Loops, kind: Made) -> None:
     async def use(made: ExactTimer, rings: Rings) -> None:
         before = {*os.listdir("/dev/fd")}
@@ -150,19 +182,64 @@ def test_without_a_file_for_it_the_timer_is_the_loops(loops: Loops) -> None:
         runner.run(main())
 
 
+class WatchesNothing(asyncio.SelectorEventLoop):
+    """A loop that cannot watch files, as one of Windows."""
+
+    watches = True
+    """It does for itself, while it is made."""
+
+    def add_reader(self, *given: Any) -> None:
+        if not self.watches:
+            raise NotImplementedError
+        super().add_reader(*given)
+
+
+def test_where_no_file_can_be_watched_the_timer_is_the_loops_and_no_file_stays_open() -> None:
+    with closing(WatchesNothing()) as loop:
+        loop.watches = False
+        before = sorted(os.listdir("/dev/fd"))
+        made = exact_timer(loop, lambda: None)
+        assert type(made) is _LoopTimer
+        assert sorted(os.listdir("/dev/fd")) == before
+
+
+def test_where_the_system_has_no_such_timers_the_timer_is_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        """What a system without `timerfd_create` has."""
+
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+    monkeypatch.setattr(exact_timers.ctypes, "CDLL", Library)
+    with closing(asyncio.new_event_loop()) as loop:
+        assert type(exact_timer(loop, lambda: None)) is _LoopTimer
+
+
+def test_a_program_that_a_hook_starts_does_not_inherit_the_file() -> None:
+    async def use(made: ExactTimer, rings: Rings) -> None:
+        assert isinstance(made, _TimerFile)
+        assert not os.get_inheritable(made._file)
+
+    run(uvloop.new_event_loop, _TimerFile, use)
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=30))
 def test_pauses_end_in_the_order_of_their_times(steps: list[tuple[int, int]]) -> None:
     now = 0
     pauses: Pauses[int] = Pauses(lambda: now)
     waiting: list[tuple[int, int]] = []
     for number, (delay_us, passes_us) in enumerate(steps):
-        pauses.begin(delay_us, number)
+        pauses.begin(delay_us, -number)  # those of one time keep their order, whatever they are
         waiting.append((now + delay_us * 1_000, number))
         now += passes_us * 1_000
         due = sorted(one for one in waiting if one[0] <= now)
         waiting = sorted(one for one in waiting if one[0] > now)
-        assert pauses.ended() == [number for _, number in due]
+        assert pauses.ended() == [-number for _, number in due]
         assert pauses.left_s() == ((waiting[0][0] - now) / 1e9 if waiting else None)
+
+
+def test_pauses_are_of_the_clock_that_nobody_sets() -> None:
+    assert inspect.signature(Pauses).parameters["clock_ns"].default is time.monotonic_ns
 
 
 def test_what_is_left_of_a_pause_that_is_over_is_not_more_than_nothing() -> None:

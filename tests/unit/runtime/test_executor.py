@@ -207,6 +207,17 @@ def test_a_call_that_makes_too_much_is_an_error_of_its_hook_alone(monkeypatch: p
     assert done.written_bytes == 13 * (100 + limits.WRITE_OVERHEAD_BYTES)
 
 
+def test_a_few_very_heavy_values_are_weighed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CALL_LIMIT_BYTES", 4_000_000)
+
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        for _ in range(int(record.value.partition("=")[2])):
+            context.produce(out, "o" * 1_000_000)
+
+    done = executor_of(computation_of(hook)).run(work(part(("a=3", 1), ("b=4", 1))))
+    assert [entry.key for entry in done.quarantined] == ["b"]
+
+
 class Writes(Computation[str]):
     """Writes one value again and again."""
 
