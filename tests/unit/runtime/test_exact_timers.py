@@ -17,7 +17,6 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.runtime import exact_timers
 from millwheel.runtime.exact_timers import ExactTimer, Pauses, _LoopTimer, _TimerFile, exact_timer
 
 Made = Callable[[asyncio.AbstractEventLoop, Callable[[], None]], ExactTimer]
@@ -188,7 +187,7 @@ class WatchesNothing(asyncio.SelectorEventLoop):
     watches = True
     """It does for itself, while it is made."""
 
-    def add_reader(self, *given: Any) -> None:
+    def add_reader(self, *given: Any) -> None:  # type: ignore[override]
         if not self.watches:
             raise NotImplementedError
         super().add_reader(*given)
@@ -210,7 +209,7 @@ def test_where_the_system_has_no_such_timers_the_timer_is_the_loops(monkeypatch:
         def __init__(self, *_: object, **__: object) -> None:
             pass
 
-    monkeypatch.setattr(exact_timers.ctypes, "CDLL", Library)
+    monkeypatch.setattr("ctypes.CDLL", Library)
     with closing(asyncio.new_event_loop()) as loop:
         assert type(exact_timer(loop, lambda: None)) is _LoopTimer
 

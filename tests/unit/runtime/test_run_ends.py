@@ -160,7 +160,8 @@ def noted(source: Any, store: MemoryStore | None = None, made: type[Noted] = Not
     calls: list[str] = []
     pipeline = Pipeline("noted")
     pipeline.inject(source, into=words)
-    pipeline.add(type("Made", (made,), {"calls": calls}), [subscribe(words, str)])
+    computation: Any = type("Made", (made,), {"calls": calls})
+    pipeline.add(computation, [subscribe(words, str)])
     return EmbeddedRun(pipeline.graph(), store or MemoryStore(), pipeline.tables), calls
 
 
