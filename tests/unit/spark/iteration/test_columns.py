@@ -33,7 +33,7 @@ def rows(keys: list[int], **columns: list[float]) -> Rows:
     return Rows(np.array(keys, dtype=np.int64), {name: np.array(column) for name, column in columns.items()})
 
 
-def part(keys: list[int], number: int = 0, **columns: list[float]) -> Part:
+def part(keys: list[int], number: int = 0, **columns: Any) -> Part:
     return Part(number, np.array(keys, dtype=np.int64), {name: np.array(column) for name, column in columns.items()})
 
 
@@ -128,6 +128,8 @@ def test_a_part_that_differs_in_more_than_values_is_refused() -> None:
         (part([1], x=[0.0]), "key 2 is missing"),
         (part([1, 2], y=[0.0, 0.0]), "has columns"),
         (part([1, 2], x=[0, 0]), "has columns"),
+        (part([1, 2], x=[0.0, 0.0], y=[0.0, 0.0]), "has columns"),
+        (part([1, 2], x=[[0.0], [0.0]]), "has columns"),
         (part([1, 2], number=3, x=[0.0, 0.0]), "partition 3 stands where 0"),
     ]:
         with pytest.raises(ColumnsError, match=says):
@@ -165,6 +167,13 @@ def test_what_stays_infinite_has_not_moved_and_what_is_no_number_shows() -> None
     assert not_a_number(broken, "y") is None
 
 
+def test_a_row_of_several_numbers_has_changed_when_one_of_them_has() -> None:
+    old, new = part([1, 2, 3], x=np.zeros((3, 2))), part([1, 2, 3], x=np.array([[0, 0], [0, 5.0], [1.0, np.nan]]))
+    assert changed_rows(new, old) == 2
+    assert distance(new.take(np.arange(2)), old.take(np.arange(2)), None) == 5.0
+    assert not_a_number(new, None) == "key 3, column 'x'"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "moved"),
     [
@@ -175,6 +184,7 @@ def test_what_stays_infinite_has_not_moved_and_what_is_no_number_shows() -> None
         ([1 + 1j], [1 + 3j], 2.0),
         (["a", "b"], ["a", "c"], np.inf),
         (np.array(["2026-01-01"], "datetime64[D]"), np.array(["2026-01-04"], "datetime64[D]"), 3.0),
+        (np.array([5], "timedelta64[s]"), np.array([7], "timedelta64[s]"), 2.0),
         (np.array([(1, 2.0)], "i8,f8"), np.array([(1, 2.5)], "i8,f8"), np.inf),
         (["a", "b"], ["a", "b"], 0.0),
         ([False, True], [False, True], 0.0),
