@@ -95,6 +95,7 @@ def test_what_is_combined_has_the_columns_that_were_named_also_without_a_row() -
     [
         (lambda: part([3, 3]), "3 follows 3"),
         (lambda: part([3, 1]), "1 follows 3"),
+        (lambda: part([1, 5, 6, 4]), "4 follows 6"),
         (lambda: rows([1, 2], x=[1.0]), "'x' has shape"),
         (lambda: Rows(np.array([1.0]), {}), "int64"),
         (lambda: Rows(np.array([1]), {"x": np.array([object()])}), "'x' holds Python objects"),
@@ -102,6 +103,7 @@ def test_what_is_combined_has_the_columns_that_were_named_also_without_a_row() -
         (lambda: Rows(np.array([1]), {"x": np.ma.array([1.0], mask=[True])}), "'x' is a MaskedArray"),
         (lambda: Rows([1], {}), "int64, not a list"),  # type: ignore[arg-type]
         (lambda: distance(part([1], x=[1.0]), part([1], x=[1.0]), "y"), "no column 'y', but 'x'"),
+        (lambda: distance(part([1]), part([1]), "y"), "no column 'y', but none"),
         (lambda: part([1, 5]).places(np.array([1, 4])), "no key 4"),
         (lambda: part([1, 5]).places(np.array([6])), "no key 6"),
         (lambda: part_of(0, 1, rows([7, 7])), "key 7 comes more than once"),
@@ -218,7 +220,7 @@ def test_columns_are_taken_by_place_and_masked_ones_refused() -> None:
 def test_keys_that_would_not_come_through_whole_are_refused() -> None:
     assert as_keys([]).dtype == np.int64
     assert as_keys(np.array([1, 2], dtype=np.uint8)).tolist() == [1, 2]
-    for wrong in ([1.5], ["a"], [True], np.array([2**63], dtype=np.uint64)):
+    for wrong in ([1.5], ["a"], [True], np.array([1, 2**63], dtype=np.uint64)):
         with pytest.raises(ColumnsError, match="keys must be integers"):
             as_keys(wrong)
     with pytest.raises(ColumnsError, match="partitions must be 1 or more, not 0"):
