@@ -133,3 +133,30 @@ def test_a_terminal_that_is_gone_before_its_signal_comes_ends_it_as_the_signal_d
 def test_a_store_of_blanks_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "x:y", "--store", " "]) == 2
     assert "it is empty; leave the option out, or give a value" in capsys.readouterr().err
+
+
+URL = "postgresql://x@127.0.0.1:1/x"
+
+
+@pytest.mark.parametrize(
+    ("environment", "typed", "is_clear"),
+    [
+        ({"MILLWHEEL_STORE": ""}, ["--store", URL], True),
+        ({"MILLWHEEL_DATA": ""}, ["--data", "here"], True),
+        ({"MILLWHEEL_DATA": "here"}, ["--store", URL], True),
+        ({"MILLWHEEL_STORE": URL, "MILLWHEEL_DATA": "here"}, [], True),
+        ({"MILLWHEEL_STORE": URL}, ["--data", ".millwheel"], False),
+        ({"MILLWHEEL_STORE": ""}, ["--data", "here"], False),
+        ({}, ["--data", "here", "--store", URL], False),
+    ],
+)
+def test_what_is_typed_wins_over_the_environment_unless_both_name_a_store(
+    environment: dict[str, str], typed: list[str], is_clear: bool, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for name in ("MILLWHEEL_STORE", "MILLWHEEL_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert main(["status", "nowhere:pipeline", *typed]) == (1 if is_clear else 2)
+    assert ("there is no module 'nowhere'" in capsys.readouterr().err) == is_clear

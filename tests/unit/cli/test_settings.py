@@ -138,6 +138,8 @@ def test_a_variable_that_names_no_file_is_an_error(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv(VARIABLE, "")
     with pytest.raises(click.BadParameter, match=f"{VARIABLE} is set and empty"):
         call(tmp_path, FILE, "run")
+    with pytest.raises(click.BadParameter, match="it is empty; leave the option out, or name a file"):
+        call(tmp_path, FILE, "--config", "", "run")
 
 
 def test_only_variables_of_millwheel_that_set_nothing_are_misspelt() -> None:
