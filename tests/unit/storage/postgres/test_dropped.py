@@ -18,6 +18,7 @@ from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.reader import Reader
 from millwheel_storage.testing import postgres_tables
+from tests.unit.storage.litter import litter
 from tests.unit.storage.postgres.test_handover import Story, ids, produced, waiting
 from tests.unit.storage.samples import sales, shops
 
@@ -122,6 +123,7 @@ def test_both_stores_drop_a_computation_alike(postgres: EmbeddedPostgres, pipeli
             assert await store.advance([write]) == set()
         tables = memory.tables()
         assert tables == postgres_tables(postgres.url, pipeline)
+        assert litter(postgres.url, pipeline) == {}
         assert strays(postgres.url, pipeline) == []
         assert names(postgres.url, pipeline) == {stays, f"{stays}<sales"}
         gone = {1, 2} if goes == "Also" else {3, 4}
@@ -182,6 +184,7 @@ def test_it_may_come_again_and_begins_anew(postgres: EmbeddedPostgres, pipeline:
                 assert found is not None
                 assert (found.ids, found.productions, found.quarantined, found.watermark < 0) == ([], [], [], True)
         assert memory.tables() == postgres_tables(postgres.url, pipeline)
+        assert litter(postgres.url, pipeline) == {}
         await stored.close()
 
     asyncio.run(main())
@@ -215,6 +218,7 @@ def test_both_stores_drop_an_input_alike(postgres: EmbeddedPostgres, pipeline: s
             assert await story.commit(3, 9) == set()
         tables = memory.tables()
         assert tables == postgres_tables(postgres.url, pipeline)
+        assert litter(postgres.url, pipeline) == {}
         assert strays(postgres.url, pipeline) == []
         assert names(postgres.url, pipeline) == {"Total", "Also", "Total<sales", "Also<sales"}
         assert [row[:4] for row in tables["quarantine"]] == [
@@ -250,6 +254,7 @@ def test_what_it_has_sent_on_a_stream_that_is_not_published_any_more_goes(
             await store.open_pipeline(only("Total", "Also", pipeline))
         assert strays(postgres.url, pipeline) == []
         assert memory.tables() == postgres_tables(postgres.url, pipeline)
+        assert litter(postgres.url, pipeline) == {}
         await stored.close()
 
     asyncio.run(main())

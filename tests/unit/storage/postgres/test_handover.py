@@ -33,6 +33,7 @@ from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.reader import Reader
 from millwheel_storage.testing import postgres_tables
+from tests.unit.storage.litter import litter
 from tests.unit.storage.samples import gathering, shops
 
 pytestmark = pytest.mark.postgres
@@ -85,17 +86,18 @@ class Story:
         await self.commit(1, 1, produced=[produced(self.TOTAL, 90, "a", "z"), produced(self.ALSO, 90, "k")])
         await self.commit(2, 1, produced=[produced(self.TOTAL, 91, "b")])
         logged = [produced(self.TOTAL, 93, "r"), produced(self.ALSO, 93, "s")]  # the first as the head of a loop logs
-        both = [ids(self.TOTAL, 5, 1, 1, 4), ids(self.ALSO, 5, 0, 3)]
+        both = [ids(self.TOTAL, 5, 1, 1, 4), ids(self.TOTAL, 7, 0, 0, 1), ids(self.ALSO, 5, 0, 3)]
         await self.commit(
             3, 1, ids=both, produced=logged, quarantined=[waiting("a", self.TOTAL), waiting("a", self.ALSO)],
             outside=[
                 OutsideIdWrites(SubscriptionId(self.TOTAL), 50, [b"x", b"y"]),
+                OutsideIdWrites(SubscriptionId(self.TOTAL), 60, [b"u"]),
                 OutsideIdWrites(SubscriptionId(self.ALSO), 50, [b"p"]),  # forgotten at one time with those of the other
                 OutsideIdWrites(SubscriptionId(self.ALSO), 60, [b"o"]),
             ],
         )  # fmt: skip
         await self.commit(
-            4, 1, ids=[ids(self.TOTAL, 5, 3, 3, 9), ids(self.TOTAL, 6, 0, 0)],
+            4, 1, ids=[ids(self.TOTAL, 5, 3, 3, 9), ids(self.TOTAL, 6, 0, 0), ids(self.TOTAL, 7, 5)],
             outside=[OutsideIdWrites(SubscriptionId(self.TOTAL), 50, [b"z"])],
         )  # fmt: skip
         self.owned |= await self.store.acquire([IntervalId(3)])
@@ -130,6 +132,7 @@ def test_both_stores_hand_over_alike(postgres: EmbeddedPostgres, pipeline: str) 
             assert await store.advance([write]) == set()
         tables = memory.tables()
         assert tables == postgres_tables(postgres.url, pipeline)
+        assert litter(postgres.url, pipeline) == {}
         parts = [id_ for id_, row in memory.intervals.items() if row.computation == "Total.parts"]
         assert [row[:5] for row in tables["production"]] == [
             (1, 1, 90, 0, "k"), (1, 2, 90, 0, "000#a"), (1, 2, 90, 1, "000#z"), (2, 2, 91, 0, "000#b"),
@@ -142,12 +145,15 @@ def test_both_stores_hand_over_alike(postgres: EmbeddedPostgres, pipeline: str) 
             ]
         )
         assert tables["delivered_frontier"] == sorted(
-            [(3, 1, 5, 0), *((part, 2, *known) for part in parts for known in ((5, 3), (6, 0)))]
+            [(3, 1, 5, 0), *((part, 2, *known) for part in parts for known in ((5, 3), (6, 0), (7, 5)))]
         )
         assert tables["opaque_id"] == [
-            (3, 1, 50, b"p"), (3, 1, 60, b"o"), *((part, 2, 50, id_) for part in parts for id_ in (b"x", b"y", b"z")),
+            (3, 1, 50, b"p"), (3, 1, 60, b"o"),
+            *((part, 2, *id_) for part in parts for id_ in ((50, b"x"), (50, b"y"), (50, b"z"), (60, b"u"))),
         ]  # fmt: skip
-        assert tables["opaque_bucket"] == [(3, 1, 50, 1), (3, 1, 60, 1), *((part, 2, 50, 3) for part in parts)]
+        assert tables["opaque_bucket"] == [
+            (3, 1, 50, 1), (3, 1, 60, 1), *((part, 2, *known) for part in parts for known in ((50, 3), (60, 1))),
+        ]  # fmt: skip
         assert [row[:4] for row in tables["quarantine"]] == [("Total", "a", 0, 3), ("Total", "a", 1, 1)]
         assert tables["watermark"] == [
             ("Total", 77), ("Total.parts", 77), ("loop:Total", 78), ("loop:Total.parts", 78),
@@ -259,6 +265,7 @@ def test_both_stores_hand_back_alike(postgres: EmbeddedPostgres, pipeline: str) 
                 assert await story.commit(interval, 9) == set()
         tables = memory.tables()
         assert tables == postgres_tables(postgres.url, pipeline)
+        assert litter(postgres.url, pipeline) == {}
         sent = [row for row in tables["production"] if row[1] == PARTS]
         (producer,) = {row[2] for row in sent} - {90, 91, 93, 70, 71}
         assert producer > max(story.owned.values())
@@ -272,7 +279,9 @@ def test_both_stores_hand_back_alike(postgres: EmbeddedPostgres, pipeline: str) 
             mine = [row[2:] for row in tables["delivered"] if row[:2] == (interval, PARTS)]
             merged = [(70, 0)] if interval == 3 else []
             assert mine == sorted([(5, n) for n in (3, 4, 7, 8, 9)] + [(6, 0), (8, 2), (8, 3), *merged])
-        assert tables["opaque_bucket"] == [(3, 1, 50, 1), (3, 1, 60, 1), (3, 2, 50, 5), (4, 2, 50, 5)]
+        assert tables["opaque_bucket"] == [
+            (3, 1, 50, 1), (3, 1, 60, 1), (3, 2, 50, 5), (3, 2, 60, 1), (4, 2, 50, 5), (4, 2, 60, 1),
+        ]  # fmt: skip
         assert [row[:4] for row in tables["quarantine"]] == [
             ("Total", "a", 0, 2), ("Total", "a", 1, 1), ("Total", "a", 2, 2), ("Total", "p", 0, 2), ("Total", "q", 0, 2),
         ]  # fmt: skip
@@ -286,7 +295,7 @@ def test_both_stores_hand_back_alike(postgres: EmbeddedPostgres, pipeline: str) 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("known", ["sent on both", "taken and sent", "sent and taken"])
+@pytest.mark.parametrize("known", ["sent on both", "sent on both, taken on none", "taken and sent", "sent and taken"])
 def test_a_combiner_that_has_logged_and_sent_is_not_handed_back(
     postgres: EmbeddedPostgres, pipeline: str, known: str
 ) -> None:
@@ -299,6 +308,10 @@ def test_a_combiner_that_has_logged_and_sent_is_not_handed_back(
             await story.tell()
             if known == "sent on both":
                 await story.commit(story.parts[2], 1, produced=[produced(PARTS, 70, "002#a")])
+            elif known == "sent on both, taken on none":
+                await story.commit(
+                    story.parts[2], 1, produced=[produced(PARTS, 72, "002#a"), produced(MERGED, 72, "a")]
+                )
             elif known == "sent and taken":
                 await story.commit(4, 1, ids=[ids(MERGED, 71, 0, 5)])
             else:

@@ -20,6 +20,7 @@ from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.reader import Reader
 from millwheel_storage.schema.recalls import taken_at
 from millwheel_storage.testing import postgres_tables
+from tests.unit.storage.litter import litter
 from tests.unit.storage.postgres.test_dropped import request
 from tests.unit.storage.postgres.test_handover import Story, ids, produced
 from tests.unit.storage.samples import Total, sales
@@ -96,6 +97,7 @@ def test_both_stores_give_it_what_is_on_its_way(postgres: EmbeddedPostgres, pipe
             assert await story.commit(3, 9) == set()
         tables = memory.tables()
         assert tables == postgres_tables(postgres.url, pipeline)
+        assert litter(postgres.url, pipeline) == {}
         parts = [id_ for id_, row in memory.intervals.items() if row.computation == "views.parts"]
         assert [row[:5] for row in tables["production"]] == [
             (1, 1, 90, 0, "k"), (1, 2, 90, 0, "a#0"), (1, 2, 90, 1, "z#0"),
@@ -137,6 +139,7 @@ def test_who_asked_for_what_moves_has_to_ask_again(postgres: EmbeddedPostgres, p
             await store.open_pipeline(views(pipeline, Combiner(3)))
             assert await store.redrive_requests(("", ""), 9) == [("views", "a"), ("views", "t")]
         assert memory.tables() == postgres_tables(postgres.url, pipeline)
+        assert litter(postgres.url, pipeline) == {}
         await stored.close()
 
     asyncio.run(main())
@@ -168,6 +171,7 @@ def test_where_the_first_step_begins(
             )
             await store.open_pipeline(views(pipeline, Combiner(3)))
         assert memory.tables() == postgres_tables(postgres.url, pipeline)
+        assert litter(postgres.url, pipeline) == {}
         assert memory.watermark.get("views.parts") == begins
         await stored.close()
 
@@ -198,6 +202,7 @@ def test_what_a_sender_has_sent_late_does_not_hold_the_first_step_back(
             await store.persist_watermarks([WatermarkWrite(name, at, {}) for name, at in (("Also", 9), ("views", 4))])
             await store.open_pipeline(relayed(pipeline, Combiner(3)))
         assert memory.tables() == postgres_tables(postgres.url, pipeline)
+        assert litter(postgres.url, pipeline) == {}
         assert memory.watermark["views.parts"] == 9
         await stored.close()
 
@@ -257,6 +262,7 @@ def test_both_stores_take_back_alike(postgres: EmbeddedPostgres, pipeline: str) 
                 assert await story.commit(interval, 9) == set()
         tables = memory.tables()
         assert tables == postgres_tables(postgres.url, pipeline)
+        assert litter(postgres.url, pipeline) == {}
         assert [row[:5] for row in tables["production"] if row[1] == VIEWS] == [
             (1, 2, 90, 0, "a"), (1, 2, 90, 1, "z"), (3, 2, 71, 0, "l"),
         ]  # fmt: skip

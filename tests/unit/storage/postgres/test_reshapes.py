@@ -37,6 +37,7 @@ from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.statements import opening, ordering
 from millwheel_storage.testing import postgres_tables
+from tests.unit.storage.litter import litter
 
 pytestmark = pytest.mark.postgres
 
@@ -54,7 +55,9 @@ class Led:
         self.pipeline = pipeline
 
     async def open(self) -> None:
-        shape = PipelineShape(self.pipeline, {"a": ("m",), "b": ()}, {"a<s": "s", "b<t": "t"}, {}, (), ("src",))
+        shape = PipelineShape(
+            self.pipeline, {"a": ("m",), "b": ()}, {"a<s": "s", "b<t": "t", "b<u": "u"}, {}, (), ("src",)
+        )
         await self.store.open_pipeline(shape)
         self.worker = (await self.store.join("w", "worker", "w:1", LEASE_US, b"w")).incarnation
         leader = await self.store.lead(self.worker, LEASE_US)
@@ -120,6 +123,7 @@ def on_both(postgres: EmbeddedPostgres, pipeline: str, test: Test) -> None:
             await test(led)
         tables = [memory.tables(), postgres_tables(postgres.url, pipeline)]
         assert tables[0] == tables[1]
+        assert litter(postgres.url, pipeline) == {}
         await stored.close()
 
     asyncio.run(main())
@@ -247,6 +251,27 @@ def test_a_merge_unites_what_was_delivered_and_what_is_not_acked(postgres: Embed
         owned = await led.place(ONE, owner=led.worker)
         again = await led.store.recover(ONE, owned[ONE])
         assert again == recovered
+
+    on_both(postgres, pipeline, test)
+
+
+def test_a_merge_of_several_intervals_has_the_largest_frontier_whichever_has_it(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    async def test(led: Led) -> None:
+        parts = await led.reshape([ONE], ("c", "e"))
+        for part, frontiers in zip(parts, [(9, 2, 4), (4, 9, 2), (2, 4, 9)], strict=True):
+            known = [ids(5 + number, frontier, frontier) for number, frontier in enumerate(frontiers)]
+            await led.fold(part, ids=[*known, ids(8, 0, part)])
+        assert await led.reshape([*parts]) == (ONE,)
+        owned = await led.place(ONE, owner=led.worker)
+        recovered = await led.store.recover(ONE, owned[ONE])
+        assert recovered is not None
+        assert [(found.producer, found.frontier, found.top) for found in recovered.ids] == [
+            *((producer, 9, 9) for producer in (5, 6, 7)), (8, 0, parts[-1]),
+        ]  # fmt: skip
+        sequences = [SequenceNumber(part) for part in range(9)]
+        assert await led.store.find_ids(ONE, IN, ProducerId(8), sequences) == {*parts}
 
     on_both(postgres, pipeline, test)
 
