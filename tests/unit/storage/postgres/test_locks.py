@@ -203,9 +203,13 @@ def test_whoever_is_about_to_change_what_a_write_rests_on_is_waited_for(
         ((partition,),) = await cluster.execute("SELECT interval_id FROM source")
         return Now(store, member, agreed.leader.epoch, agreed.version, dict(rows), partition, Seq(seq))
 
+    async def intervals(store: PostgresStore) -> list[tuple[Any, ...]]:
+        return [(row.id, row.low, row.high, row.owner) for row in (await store.cluster_map()).intervals]
+
     async def main() -> None:
         store, member, _ = await cluster.leader()
         await store.open_source("src", {"p": b""})
+        before = await intervals(store)
         await cluster.execute("INSERT INTO map_order (wish) VALUES ('wish')")
         await cluster.execute("INSERT INTO suspicion (interval_id, ends, mark) VALUES (1, 1, '')")
         async with await cluster.connection() as watcher:
@@ -222,6 +226,7 @@ def test_whoever_is_about_to_change_what_a_write_rests_on_is_waited_for(
                         await task
                 else:
                     assert await task == ({(TWO, seq)} if answer == "second" else answer), name
+                assert await intervals(store) == before, name
 
     run(cluster, main())
     with psycopg.connect(postgres.url) as connection:

@@ -58,6 +58,25 @@ def test_both_stores_recut_alike(postgres: EmbeddedPostgres, pipeline: str) -> N
     asyncio.run(main())
 
 
+def test_both_stores_recut_intervals_that_were_cut_before_alike(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    """Their ids are not in the order of their keys then."""
+
+    async def main() -> None:
+        memory, stored = MemoryStore(), PostgresStore(postgres.url, pipeline)
+        for keys in (["c", "t"], ["b", "c", "t"], ["m", "t"], ["a", "d", "m"]):
+            for store in (memory, stored):
+                if keys == ["c", "t"]:
+                    await Story(store, pipeline).tell()
+                opened = await store.open_pipeline(shops(pipeline, split_keys=keys))
+                ranges = sorted((row.low, row.high) for row in opened.intervals if row.computation == "Total")
+                assert ranges == [*zip(["", *keys], [*keys, None], strict=True)]
+            assert memory.tables() == postgres_tables(postgres.url, pipeline)
+            assert litter(postgres.url, pipeline) == {}
+        await stored.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(("before", "after"), [(3, 5), (5, 2)])
 def test_both_stores_change_shards_alike(postgres: EmbeddedPostgres, pipeline: str, before: int, after: int) -> None:
     """While the intervals of the computation itself change, too."""
