@@ -271,7 +271,7 @@ def test_a_merge_of_several_intervals_has_the_largest_frontier_whichever_has_it(
             *((producer, 9, 9) for producer in (5, 6, 7)), (8, 0, parts[-1]),
         ]  # fmt: skip
         sequences = [SequenceNumber(part) for part in range(9)]
-        assert await led.store.find_ids(ONE, IN, ProducerId(8), sequences) == {*parts}
+        assert await led.store.find_ids(ONE, IN, ProducerId(8), sequences) == {SequenceNumber(part) for part in parts}
 
     on_both(postgres, pipeline, test)
 
