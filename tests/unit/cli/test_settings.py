@@ -105,6 +105,14 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, said: str)
     assert said in caught.value.message
 
 
+def test_a_file_that_is_no_text_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "millwheel.toml").write_bytes(b'store = "\xff"')
+    assert main(["status", "a:b"]) == 2
+    assert (
+        "the settings file millwheel.toml is no TOML: 'utf-8' codec can't decode byte 0xff" in capsys.readouterr().err
+    )
+
+
 def test_what_stands_at_the_top_is_for_all_commands_and_a_table_wins_for_its_own(tmp_path: Path) -> None:
     for text, store in (
         ('store = "top"', "top"),
