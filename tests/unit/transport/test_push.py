@@ -409,6 +409,23 @@ def test_what_every_try_would_be_answered_with_is_said_at_once(code: str) -> Non
     asyncio.run(scenario())
 
 
+def test_a_refusal_without_a_reason_is_none_the_less_one() -> None:
+    async def push(_: Any, context: Any) -> None:
+        await context.write(pb.PushReply(id_slack_us=10**12).SerializeToString())
+        while not pb.PushRequest.FromString(await context.read()).ids:
+            pass
+        await context.write(pb.PushReply(kept=1, refused=[pb.Refusal(number=0)]).SerializeToString())
+        await asyncio.sleep(60)
+
+    async def scenario() -> None:
+        async with served_by(push) as address, AsyncPusher(address, "orders", patience_s=30) as pusher:
+            await pusher.push("a", b"", 1)
+            with pytest.raises(PushRefused, match="1 record was refused; the first, b'a': it gives no reason"):
+                await pusher.flush()
+
+    asyncio.run(scenario())
+
+
 WRONG = [
     pb.PushReply(kept=2),
     pb.PushReply(kept=1, refused=[pb.Refusal(number=1, reason="not sent")]),
