@@ -24,12 +24,13 @@ import pytest
 from msgspec.structs import replace
 
 from millwheel import interrupts, limits
-from millwheel.cli.on_spark import OnSpark, Wishes, _followed, heeded_signals, settings_of, up_on_spark
+from millwheel.cli.on_spark import OnSpark, Wishes, _followed, _progress, heeded_signals, settings_of, up_on_spark
 from millwheel.cli.options import Place
 from millwheel.cli.status import Status
 from millwheel.errors import ChannelError, StoreError, WiringError
 from millwheel.host.over import Tolerance
 from millwheel.launch import StoreLoss
+from millwheel.overview import ClusterPicture, SeenInterval
 from millwheel.runtime import memory
 from millwheel.runtime.supervisor import ENDS, Supervisor
 from millwheel.spark import hosted, hosting, masters
@@ -825,3 +826,16 @@ def test_what_cannot_be_hosted_is_refused_before_anything_starts(
         up_on_spark(Opened("hosted_pipeline:pipeline", None, "d"), asked(**given), log_line)
     assert not Opened.losses
     assert session.given.empty()
+
+
+@pytest.mark.parametrize(("watermarks", "said"), [(True, ", watermark 1970-01-01T00:00:10+00:00"), (False, "")])
+def test_what_is_said_of_a_cluster_on_spark_is_its_slowest_watermark_and_all_that_waits(
+    watermarks: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intervals = tuple(SeenInterval(number, "Count", "", None, None, 700 * number) for number in (1, 2))
+    marks = {"source:text": 25_000_000, "Count": 10_000_000} if watermarks else {}
+    found = ClusterPicture(1, (), intervals, (), marks, 0.0)
+    monkeypatch.setattr("millwheel.overview.ClusterOffice", lambda *_: nullcontext(SimpleNamespace(look=lambda: found)))
+    monkeypatch.setattr(Place, "pipeline", lambda place: None)
+    cluster: Any = SimpleNamespace(wanted=3, workers=lambda: {"w-1": "runs", "w-2": "waits for a core", "w-3": "runs"})
+    assert _progress(Place("a:b", None, "d"), "", cluster) == f"2 of 3 workers run, backlog 2,100{said}"
