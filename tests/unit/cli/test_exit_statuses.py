@@ -236,8 +236,10 @@ def test_the_processes_of_a_cluster_are_told_what_is_said_to_up(ends: Callable[.
     ],
 )
 def test_what_does_not_go_together_is_refused_before_anything_starts(
-    ends: Callable[..., int], typed: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+    ends: Callable[..., int], typed: list[str], says: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(up, "_on_spark", raises(AssertionError()))
     assert ends("up", raises(AssertionError()), *typed) == Status.USAGE
     assert says in capsys.readouterr().err
 

@@ -820,8 +820,12 @@ def test_the_end_of_a_run_on_spark_is_said_when_all_is_well_and_anything_is_said
     ],
 )
 def test_what_cannot_be_hosted_is_refused_before_anything_starts(
-    session: Session, given: dict[str, Any], says: str
+    session: Session, given: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def made(*_: object) -> Any:
+        raise AssertionError("a session is made")
+
+    monkeypatch.setattr(masters, "made_session", made)
     with pytest.raises(click.UsageError, match=says):
         up_on_spark(Opened("hosted_pipeline:pipeline", None, "d"), asked(**given), log_line)
     assert not Opened.losses
