@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from millwheel import Computation, JsonCoder, Pipeline, Stream, Table, TextCoder, ValueCell, subscribe
+from millwheel import (
+    Computation,
+    DroppedCell,
+    JsonCoder,
+    ListCell,
+    Pipeline,
+    Stream,
+    Table,
+    TextCoder,
+    ValueCell,
+    subscribe,
+)
 from millwheel.errors import WiringError
 from millwheel.launch import import_pipeline
 from millwheel_injectors import IterableSource
@@ -48,6 +59,10 @@ class TearsDownLater(AnyArguments):
 
 class OneCellTwice(AnyArguments):
     first = second = ValueCell(JsonCoder(int), default=0)
+
+
+class Dropping(AnyArguments):
+    old = DroppedCell()
 
 
 class RoomLater(AnyArguments):
@@ -118,6 +133,8 @@ async def later(value: str) -> str:
         (lambda p: p.add(dict.fromkeys, [subscribe(words, str)]), "called without arguments to make a computation"),
         (lambda p: p.add(AnyArguments, [subscribe(words, str)], name=""), "computation name '': use 1 to 100 bytes"),
         (lambda p: Pipeline("p", durability=False), r"durability=False: use Checkpoints\(\) or Snapshots"),  # type: ignore[arg-type]
+        (lambda p: ListCell(TextCoder(), formerly="a b"), "formerly='a b' is no name that a cell can have had"),
+        (lambda p: Dropping().old, "a cell of Dropping that is dropped has no values"),
         (lambda p: ValueCell(TextCoder, ""), "a state cell needs a coder, got the class TextCoder"),  # type: ignore[arg-type]
         (
             lambda p: p.sink(table("t", {"a": str}, ("a",))),

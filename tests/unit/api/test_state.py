@@ -9,8 +9,20 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel import Computation, Context, JsonCoder, ListCell, MapCell, ProtobufCoder, Record, ValueCell, limits
+from millwheel import (
+    Computation,
+    Context,
+    JsonCoder,
+    ListCell,
+    MapCell,
+    ProtobufCoder,
+    Record,
+    TextCoder,
+    ValueCell,
+    limits,
+)
 from millwheel.api.computation import cells_of
+from millwheel.api.state import decoded_state
 from millwheel.core.keys.cache import StateCache
 from millwheel.errors import LimitError, WiringError
 from millwheel.ids import Seq
@@ -189,3 +201,29 @@ def test_a_default_that_a_hook_changes_is_nobody_else_s() -> None:
         "a": 3,
         "b": 2,
     }
+
+
+def test_an_empty_value_is_a_value_and_an_entry_may_be_as_long_as_a_key() -> None:
+    long = "e" * limits.KEY_LIMIT_BYTES
+
+    class Empties(Computation[str]):
+        texts = MapCell(TextCoder())
+
+        def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+            self.texts.set("empty", "")
+            self.texts.set(long, "x")
+            assert self.texts.get_many(["empty", long, "other"]) == {"empty": "", long: "x"}
+            assert (self.texts.get("empty"), [*self.texts.items()]) == ("", [(long, "x"), ("empty", "")])
+
+    assert executor_of(Empties).run(work(part(("a", 1)))).quarantined == []
+
+
+def test_stored_cells_are_shown_in_their_order_and_those_that_are_empty_are_not() -> None:
+    declared = {"items": ListCell(TextCoder()), "map": MapCell(TextCoder()), "none": MapCell(TextCoder())}
+    for name, cell in declared.items():
+        cell.name = name
+    stored = {("items", f"{place:016x}"): str(place).encode() for place in (11, 2, 1)}
+    stored |= {("items", ""): b"3", ("map", "b"): b"1", ("map", "a"): b"2"}
+    found = decoded_state(declared, stored)
+    assert found == {"items": ["1", "2", "11"], "map": {"a": "2", "b": "1"}}
+    assert [*found["map"]] == ["a", "b"]

@@ -69,6 +69,10 @@ def test_the_fields_of_a_row_are_the_columns() -> None:
     assert Table("t", Odd, ("key",), types={"odd": "jsonb"}).spec().columns == {"key": "text", "odd": "jsonb"}
 
 
+def test_types_that_are_given_count_more_than_those_of_the_columns() -> None:
+    assert Table("t", {"key": "text"}, ("key",), types={"key": "uuid"}).spec().columns == {"key": "uuid"}
+
+
 def written(table: Table[Any], row: Any) -> list[dict[str, Any]]:
     class Write(Computation[str]):
         def ProcessRecord(self, context: Context, record: Record[str]) -> None:
@@ -82,7 +86,13 @@ def written(table: Table[Any], row: Any) -> list[dict[str, Any]]:
     return stepper.rows(table)
 
 
+class Typed(TypedDict):
+    key: str
+    count: int
+
+
 ROWS: Mapping[str, tuple[Any, Any, dict[str, Any]]] = {
+    "typed dict": (Typed, {"key": "a", "count": 5}, {"key": "a", "count": 5}),
     "dataclass": (Plain, Plain("a", 5), {"key": "a", "count": 5}),
     "struct": (Renamed, Renamed("a", 5), {"key": "a", "rowCount": 5}),
     "named tuple": (Named, Named("a", 5), {"key": "a", "number": 5}),

@@ -14,7 +14,7 @@ from millwheel.api.frame import Frame
 from millwheel.bundles import QuarantineEntry
 from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId
 from millwheel.work import InvocationOutcome
-from tests.unit.api.hooks import IN, OUT, computation_of, executor_of, out, part, run, work
+from tests.unit.api.hooks import IN, OUT, computation_of, executor_of, out, part, run, table, work
 
 
 def values(outcome: Any) -> list[str]:
@@ -216,6 +216,18 @@ def test_a_few_very_heavy_values_are_weighed_too(monkeypatch: pytest.MonkeyPatch
 
     done = executor_of(computation_of(hook)).run(work(part(("a=3", 1), ("b=4", 1))))
     assert [entry.key for entry in done.quarantined] == ["b"]
+
+
+def test_rows_of_sink_tables_are_weighed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CALL_LIMIT_BYTES", 4_000)
+
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        for number in range(int(record.value.partition("=")[2])):
+            context.upsert(table, {"k": "k" * 100, "n": number})
+
+    done = executor_of(computation_of(hook)).run(work(part(("a=3", 1), ("b=1000000000", 1))))
+    assert [entry.key for entry in done.quarantined] == ["b"]
+    assert len(done.sinks) == 3
 
 
 class Writes(Computation[str]):

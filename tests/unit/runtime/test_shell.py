@@ -6,7 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -447,6 +447,113 @@ def test_an_answer_that_has_come_during_a_long_turn_is_heard_in_the_next_one() -
         runner.run(main())
     turns = host.kinds()[: host.kinds().index("Answered")].count("TurnEnded")
     assert turns == 2, "it is asked at the end of the first turn, and read after the second at the latest"
+
+
+def test_a_run_never_sleeps_while_something_is_to_be_heard() -> None:
+    slept = 0
+
+    class Watched(EmbeddedRun):
+        async def _sleep(self) -> None:
+            nonlocal slept
+            slept += 1
+            assert [*self._queue, *self._answers] == []
+            assert not self._ended
+            await super()._sleep()
+
+    pipeline = Pipeline("watched")
+    pipeline.inject(IterableSource("rows", [(f"{n}", n) for n in range(50)]), into=STOPS)
+    pipeline.add(type("Made", (Stopper,), {"calls": [], "stop": lambda self: None}), [subscribe(STOPS, str)])  # type: ignore[arg-type]
+    progress = asyncio.run(Watched(pipeline.graph(), Slow(), pipeline.tables).run())
+    assert progress.finished
+    assert slept
+
+
+def shortest(make: Callable[[], Noting], tries: int = 4) -> float:
+    """How long a run takes at least, s: a sleep that nothing has ended goes on for a second."""
+    found = []
+    for _ in range(tries):
+        host, began = make(), time.monotonic()
+        with suppress(SourceError):
+            serve(host)
+        found.append(time.monotonic() - began)
+    return min(found)
+
+
+FAR = 30_000_000
+SOON: dict[str, Callable[[], Noting]] = {
+    "a pause before a time": lambda: Noting(
+        "one", Started=[he.Ask(1, he.Pause(2_000)), wake(FAR)], Answered=[he.Ended()]
+    ),
+    "a time before a pause": lambda: Noting("one", Started=[he.Ask(1, he.Pause(FAR)), wake(2_000)], Tick=[he.Ended()]),
+    "a short pause after a long one": lambda: Noting(
+        "one", Started=[he.Ask(1, he.Pause(FAR)), he.Ask(2, he.Pause(2_000))], Answered=[he.Ended()]
+    ),
+    "a time after a later one": lambda: Noting("one", Started=[wake(FAR), wake(2_000)], Tick=[he.Ended()]),
+    "a failure": lambda: Noting("one", Started=[wake(FAR), he.Failed(SourceError("gone"))]),
+    "a failure after the turn": lambda: Noting("one", Started=[wake(FAR)], Rested=[he.Failed(SourceError("gone"))]),
+    "an answer of the store": lambda: Noting(
+        "one", Started=[wake(FAR), he.Ask(1, StillOwned({}))], Answered=[he.Ended()]
+    ),
+    "a time after a sleep": lambda: Noting(
+        "one", Started=[he.Ask(1, he.Pause(2_000))], Answered=[wake(3_000)], Tick=[he.Ended()]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SOON)
+def test_what_comes_first_ends_a_sleep(name: str) -> None:
+    assert shortest(SOON[name]) < 0.5
+
+
+def test_the_first_of_several_hosts_is_woken_at_its_time_whoever_asked_last() -> None:
+    def took() -> float:
+        began = time.monotonic()
+        serve(Noting("one", Started=[wake(2_000)], Tick=[he.Ended()]), Noting("two", Started=[wake(FAR)]))
+        return time.monotonic() - began
+
+    assert min(took() for _ in range(4)) < 0.5
+
+
+def test_a_message_and_a_call_that_fails_end_a_sleep() -> None:
+    class Failing(MemoryStore):
+        async def still_owned(self, owners: Any) -> set[IntervalId]:
+            await asyncio.sleep(0.01)
+            raise SourceError("gone")
+
+    async def failing() -> None:
+        host = Noting("one", Started=[wake(FAR), he.Ask(1, StillOwned({}))])
+        with suppress(SourceError):
+            await Shell(store=Failing(), transport=LocalTransport(), others=[host]).serve()
+
+    async def told() -> None:
+        transport = LocalTransport()
+        host = Noting("one", Started=[wake(FAR)], Received=[he.Ended()])
+        shell = Shell(store=MemoryStore(), transport=transport, others=[host])
+        receipt = Receipt(IntervalId(1), IntervalId(2), 3)
+        asyncio.get_running_loop().call_later(0.02, transport.tell, "two", "one", receipt)
+        await shell.serve()
+
+    for act in (failing, told):
+        took = []
+        for _ in range(4):
+            began = time.monotonic()
+            asyncio.run(act())
+            took.append(time.monotonic() - began)
+        assert min(took) < 0.5
+
+
+def test_a_host_that_is_always_due_leaves_the_store_its_turn() -> None:
+    class Due(Noting):
+        def handle(self, event: he.HostEvent, now: int) -> list[he.HostEffect]:
+            super().handle(event, now)
+            if type(event) is he.Answered or len(self.heard) > 20_000:
+                return [he.Ended()]
+            asked: list[he.HostEffect] = [he.Ask(1, StillOwned({}))] if type(event) is he.Started else []
+            return [*asked, he.WakeAt(now)] if type(event) in (he.Started, he.Tick) else []
+
+    host = Due("due")
+    serve(host)
+    assert "Answered" in host.kinds()
 
 
 def test_a_pause_ends_though_the_wall_clock_was_set_back() -> None:

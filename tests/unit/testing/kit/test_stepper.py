@@ -323,6 +323,23 @@ def test_a_timer_before_its_cause_fails_in_a_loop() -> None:
         Stepper(pipeline).send(NUMBERS, 1, 10)
 
 
+def test_a_timer_of_wall_time_has_no_cause_in_a_loop_and_none_has_one_elsewhere() -> None:
+    class Early(Halve):
+        def ProcessRecord(self, context: Context, record: Record[int]) -> None:
+            context.set_timer("early", 1, "wall")
+            if context.stream == "numbers" and record.value == 2:
+                context.set_timer("early", record.timestamp - 1)
+
+        def ProcessTimer(self, context: Context, timer: Timer) -> None:
+            pass
+
+    looped, straight = Pipeline("looped"), Pipeline("straight")
+    looped.add(Early, [subscribe(stream, str) for stream in (NUMBERS, HALVES)], [HALVES])
+    straight.add(Early, [subscribe(NUMBERS, str)], [HALVES])
+    Stepper(looped).send(NUMBERS, 1, 10)
+    Stepper(straight).send(NUMBERS, 2, 10)
+
+
 def test_a_hold_before_its_cause_fails_in_a_loop_and_nowhere_else() -> None:
     class Holds(Halve):
         def ProcessRecord(self, context: Context, record: Record[int]) -> None:
