@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from millwheel import interrupts
 from millwheel.cli.main import main
 from millwheel.cli.options import Size
 from millwheel.cli.root import root
-from millwheel.cli.up import _run, cache_of_each, check_ports
+from millwheel.cli.up import _print, _run, cache_of_each, check_ports
+from millwheel.errors import StoreError
 from millwheel.launch import StoreLoss
 from millwheel.runtime import memory
 from millwheel.runtime.supervisor import ChildPlan
@@ -124,3 +126,17 @@ def test_a_cluster_goes_on_when_whoever_read_its_lines_has_seen_enough(say: str,
         (line,) = other.read().decode().splitlines()
         assert "the end" in line
     assert process.returncode == 0
+
+
+def test_a_cluster_whose_embedded_postgres_is_gone_for_good_ends() -> None:
+    loss, said = StoreLoss(), list[str]()
+    loss.happened(StoreError("d was removed"))
+    waits = ChildPlan("worker-1", True, [sys.executable, "-c", "import time; time.sleep(60)"])
+    status = asyncio.run(_run([waits], lambda name, is_error, line: said.append(line), {**os.environ}, loss))
+    assert status == 1
+    assert any("d was removed" in line for line in said)
+
+
+def test_what_a_process_prints_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    _print("worker-1", False, "\x1b[31mred")
+    assert capsys.readouterr().out == "worker-1 | \\x1b[31mred\n"

@@ -843,3 +843,8 @@ def test_what_is_said_of_a_cluster_on_spark_is_its_slowest_watermark_and_all_tha
     monkeypatch.setattr(Place, "pipeline", lambda place: None)
     cluster: Any = SimpleNamespace(wanted=3, workers=lambda: {"w-1": "runs", "w-2": "waits for a core", "w-3": "runs"})
     assert _progress(Place("a:b", None, "d"), "", cluster) == f"2 of 3 workers run, backlog 2,100{said}"
+
+
+def test_what_spark_says_of_a_failed_job_is_its_end_without_the_stack_of_its_scheduler() -> None:
+    text = "Job aborted\n  Traceback\n    File x\n  ValueError: no\n\nDriver stacktrace:\n\tat org.apache.spark.X"
+    assert hosting._reason(text) == "Traceback File x ValueError: no"

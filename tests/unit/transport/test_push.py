@@ -20,12 +20,12 @@ import pytest
 from millwheel import limits
 from millwheel.api.snapshots import Checkpoints, Snapshots
 from millwheel.errors import ChannelError, LimitError, MillwheelError, PushError, PushRefused, TimestampError, WireError
-from millwheel.model import MAX_TIME, SECOND, to_us
+from millwheel.model import MAX_TIME, MIN_TIME, SECOND, to_us
 from millwheel.push import AsyncPusher, Pusher
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.transport.certificates import OwnAuthority, keep
 from millwheel.transport.proto import push_pb2 as pb
-from millwheel.transport.push_client import _Pending
+from millwheel.transport.push_client import _checked_time, _Pending
 from millwheel.transport.push_form import PUSH_VERSION, replies, reply_of, request_of
 from millwheel.transport.push_queue import PushAccount, Pushed, PushQueue, Row
 from millwheel.transport.push_server import PushServer
@@ -1028,6 +1028,11 @@ def test_a_wrong_argument_of_a_client_is_refused_where_it_is_given(given: dict[s
     for made in (Pusher, AsyncPusher):
         with pytest.raises(MillwheelError, match=says):
             made(**{"addresses": "127.0.0.1:1", "stream": "orders", **given})
+
+
+@pytest.mark.parametrize("time", [-1, MIN_TIME, MAX_TIME, "1969-12-31T23:59:59Z"])
+def test_any_event_time_may_be_pushed(time: Any) -> None:
+    assert _checked_time(time) == to_us(time)
 
 
 def test_a_pusher_is_used_within_its_block() -> None:
