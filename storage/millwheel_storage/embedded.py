@@ -174,7 +174,11 @@ class EmbeddedPostgres:
     @property
     def displaced(self) -> bool:
         """Whether the directory was moved or removed while this run uses it: its name leads to another one, or to none."""
-        return self._place is not None and self._place != _place_of(self._data)
+        return self._place is not None and (self._is_removed() or self._place != _place_of(self._data))
+
+    def _is_removed(self) -> bool:
+        """Whether the file that all runs hold is gone; another directory may have the inode of the one that it was in."""
+        return self._users is not None and os.fstat(self._users.fileno()).st_nlink == 0
 
     @property
     def lost(self) -> bool:
@@ -460,7 +464,10 @@ class EmbeddedPostgres:
 
         A server that heeds no signal, because somebody has stopped it with SIGSTOP, is killed.
         """
-        for kill in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+        kills: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
+        if self.lost and self.pid is not None:  # whoever is asked to end removes the socket that another one has by now
+            kills = kills[-1:]
+        for kill in kills:
             pid = self._server_pid()
             if pid is None:
                 break

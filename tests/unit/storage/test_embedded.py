@@ -583,9 +583,13 @@ def replaced(directory: Path) -> None:
     (directory / "postgres").mkdir(parents=True)
 
 
-@pytest.mark.parametrize("fate", [moved, removed, replaced])
-def test_a_server_whose_directory_goes_while_it_runs_is_stopped(cluster: Path, fate: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(("fate", "again"), [(moved, False), (removed, False), (replaced, False), (replaced, True)])
+def test_a_server_whose_directory_goes_while_it_runs_is_stopped(
+    cluster: Path, fate: Callable[[Path], None], again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # It was left behind, with two bare tracebacks.
+    if again:  # a file system may give a new directory the inode of one that is gone
+        monkeypatch.setattr(embedded, "_place_of", lambda directory: (1, 1))
     with short_directory() as place:
         (place / "here").mkdir()
         subprocess.run(["cp", "-a", cluster, place / "here" / "postgres"], check=True)
@@ -593,6 +597,29 @@ def test_a_server_whose_directory_goes_while_it_runs_is_stopped(cluster: Path, f
             before = server.displaced
             fate(place / "here")
             assert (before, server.displaced) == (False, True)
+        assert not servers_of(place / "here")
+
+
+def test_a_run_whose_directory_was_removed_leaves_the_server_of_the_next_one_alone(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "_place_of", lambda directory: (1, 1))  # as where inodes come again
+    with short_directory() as place:
+
+        def begun() -> EmbeddedPostgres:
+            (place / "here").mkdir()
+            subprocess.run(["cp", "-a", cluster, place / "here" / "postgres"], check=True)
+            server = EmbeddedPostgres(place / "here")
+            server.start()
+            return server
+
+        first = begun()
+        shutil.rmtree(place / "here")
+        with begun() as second:
+            first.stop()
+            assert second.pid is not None
+            with psycopg.connect(second.url) as connection:
+                assert connection.execute("SELECT 1").fetchone() == (1,)
         assert not servers_of(place / "here")
 
 
