@@ -20,6 +20,7 @@ from millwheel import (
     ValueCell,
     subscribe,
 )
+from millwheel.api.computation import cells_of
 from millwheel.errors import WiringError
 from millwheel.launch import import_pipeline
 from millwheel_injectors import IterableSource
@@ -59,6 +60,21 @@ class TearsDownLater(AnyArguments):
 
 class OneCellTwice(AnyArguments):
     first = second = ValueCell(JsonCoder(int), default=0)
+
+
+class Counting(AnyArguments):
+    seen = ValueCell(JsonCoder(int), default=0)
+
+
+class NotCounting(Counting):
+    seen = None  # type: ignore[assignment]
+
+
+class NoSubclass:
+    name = "s"
+
+    def discover(self, known: Any) -> list[Any]:
+        return []
 
 
 class Dropping(AnyArguments):
@@ -133,6 +149,15 @@ async def later(value: str) -> str:
         (lambda p: p.add(dict.fromkeys, [subscribe(words, str)]), "called without arguments to make a computation"),
         (lambda p: p.add(AnyArguments, [subscribe(words, str)], name=""), "computation name '': use 1 to 100 bytes"),
         (lambda p: Pipeline("p", durability=False), r"durability=False: use Checkpoints\(\) or Snapshots"),  # type: ignore[arg-type]
+        (lambda p: setattr(Counting(), "seen", 5), r"Counting.seen is a state cell: write self.seen.set\(...\)"),
+        (lambda p: p.inject(NoSubclass(), into=words), "NoSubclass is no subclass of millwheel.source.Source"),
+        (lambda p: p.inject(IterableSource("a b", []), into=words), "source name 'a b': use 1 to 100 bytes"),
+        (lambda p: p.inject(IterableSource("s", []), into=words, percentile=1.0), "percentile is 1.0; give a share of"),
+        (
+            lambda p: p.inject(IterableSource("s", []), into=words, percentile=0.49),
+            "percentile is 0.49; give a share of",
+        ),
+        (lambda p: subscribe(words, str, key_version="é" * 51), "key_version is 'é+.*; give a text of up to 100 bytes"),
         (lambda p: ListCell(TextCoder(), formerly="a b"), "formerly='a b' is no name that a cell can have had"),
         (lambda p: Dropping().old, "a cell of Dropping that is dropped has no values"),
         (lambda p: ValueCell(TextCoder, ""), "a state cell needs a coder, got the class TextCoder"),  # type: ignore[arg-type]
@@ -161,6 +186,16 @@ async def later(value: str) -> str:
 def test_it_says_what_is_expected(put: Callable[[Any], Any], says: str) -> None:
     with pytest.raises(WiringError, match=says):
         put(Pipeline("p"))
+
+
+def test_what_is_just_within_the_bounds_is_fine() -> None:
+    Pipeline("p").inject(IterableSource("s", []), into=words, percentile=0.5)
+    assert subscribe(words, str, key_version="é" * 50).key_version == "é" * 50
+
+
+def test_a_cell_that_a_subclass_has_replaced_is_none() -> None:
+    assert [*cells_of(Counting)] == ["seen"]
+    assert not cells_of(NotCounting)
 
 
 def test_a_hook_that_takes_whatever_comes_is_fine() -> None:

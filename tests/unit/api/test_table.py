@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
+from decimal import Decimal
 from enum import Enum
 from typing import Any, Literal, NamedTuple, TypedDict
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -67,6 +69,33 @@ def test_the_fields_of_a_row_are_the_columns() -> None:
     assert Table("t", Wide, ("key",)).spec().columns == COLUMNS
     assert Table("t", Renamed, ("key",)).spec().columns == {"key": "text", "rowCount": "bigint"}
     assert Table("t", Odd, ("key",), types={"odd": "jsonb"}).spec().columns == {"key": "text", "odd": "jsonb"}
+
+
+class Every(msgspec.Struct):
+    """A field of each kind of type that `Wide` has not."""
+
+    key: UUID
+    price: Decimal
+    struct: Renamed
+    data: Plain
+    typed: Typed
+    named: Named
+    pair: tuple[int, str]
+    many: tuple[int, ...]
+    number: Literal[1, 2]
+
+
+class Mixed(msgspec.Struct):
+    key: str
+    mixed: Literal[1, "a"]
+
+
+def test_every_kind_of_field_has_its_column() -> None:
+    columns = {"key": "uuid", "price": "numeric", "number": "bigint"}
+    columns |= dict.fromkeys(["struct", "data", "typed", "named", "pair", "many"], "jsonb")
+    assert Table("t", Every, ("key",)).spec().columns == columns
+    with pytest.raises(WiringError, match="'mixed' has no SQL type of its own"):
+        Table("t", Mixed, ("key",)).spec()
 
 
 def test_types_that_are_given_count_more_than_those_of_the_columns() -> None:
