@@ -258,6 +258,8 @@ def test_views_on_state(served: Shell) -> None:
     status, out, err = served("explain", "words:pipeline", "Count")
     assert (status, err) == (0, "")
     assert out == "watermark\tthe end of time\tsource:text\nwatermark\tthe end of time\tCount\n"
+    status, out, err = served("source", "list", "words:pipeline")
+    assert (status, bool(re.fullmatch(r"text\t[^\t\n]*\tfinished\n", out)), err) == (0, True, "")
 
 
 def test_quarantine_is_listed_shown_and_redriven(served: Shell) -> None:

@@ -9,12 +9,13 @@ from millwheel import Pipeline, committed, savepoints
 from millwheel.cli.lines import Lines
 from millwheel.cli.main import main
 from millwheel.cli.options import DEFAULT_DATA, Place
-from millwheel.cli.outcome import failed, outcome, outcome_of_all
+from millwheel.cli.outcome import failed, outcome, outcome_of_all, tell
 from millwheel.cli.status import Status
 from millwheel.cli.up import child_environment
 from millwheel.cluster import RunEnding
 from millwheel.errors import Fenced, HookExited, HooksFail, MillwheelError, PipelineFailed, StoreError, StoreUnavailable
 from millwheel.host.progress import Progress
+from millwheel.runtime.failures import Failure
 from millwheel.savepoints import Savepoint
 from millwheel_storage.postgres.planned import Report
 
@@ -177,3 +178,25 @@ def test_a_savepoint_is_put_back_only_by_who_says_so(
     assert back == []
     assert main(["savepoint", "restore", "a:b", "monday", "--yes"]) == Status.DONE
     assert back == ["monday"]
+
+
+def test_kinds_of_rejected_rows_are_told_by_source_and_the_most_frequent_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kinds = {"text": {"rare": 1, "often": 5_000}, "logs": {"none": 2}}
+    progress = msgspec.structs.replace(Progress(0, 0, 5_003, 0, 0, 0, 0, 0, 0, {}, True, 0), rejections=kinds)
+    with Lines(quiet=True, verbose=False) as lines:
+        outcome(lines, Place("a:b", None, "here"), progress, "")
+    assert capsys.readouterr().err.splitlines() == [
+        "millwheel: warning: source logs: 2 rejected: none",
+        "millwheel: warning: source text: 5,000 rejected: often",
+        "millwheel: warning: source text: 1 rejected: rare",
+    ]
+
+
+def test_the_key_of_a_failure_is_named_as_it_has_to_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    failure = Failure(computation="Count", hook="ProcessRecord", key="a\tb c", error="ValueError: no", trace="trace")
+    with Lines(quiet=True, verbose=False) as lines:
+        tell(lines, Place("a:b", None, DEFAULT_DATA), failure)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith("see millwheel quarantine show a:b Count 'a\\tb c'")

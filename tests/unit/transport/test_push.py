@@ -1030,6 +1030,19 @@ def test_a_wrong_argument_of_a_client_is_refused_where_it_is_given(given: dict[s
             made(**{"addresses": "127.0.0.1:1", "stream": "orders", **given})
 
 
+def test_a_message_has_as_many_records_as_go_into_one_and_one_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> list[int]:
+        pusher = AsyncPusher("127.0.0.1:1", "orders")
+        pusher._unsent.extend(_Pending(b"a", b"value" * (60 if n == 4 else 1), n) for n in range(9))
+        monkeypatch.setattr(limits, "PUSH_MESSAGE_BYTES", 3 * pusher._unsent[0].size)
+        found = []
+        while pusher._unsent:
+            found.append(len(pusher._next().ids))
+        return found
+
+    assert asyncio.run(scenario()) == [3, 1, 1, 3, 1], "the fifth is longer than a message"
+
+
 @pytest.mark.parametrize("time", [-1, MIN_TIME, MAX_TIME, "1969-12-31T23:59:59Z"])
 def test_any_event_time_may_be_pushed(time: Any) -> None:
     assert _checked_time(time) == to_us(time)
