@@ -195,8 +195,8 @@ def test_kinds_of_rejected_rows_are_told_by_source_and_the_most_frequent_first(
 
 
 def test_the_key_of_a_failure_is_named_as_it_has_to_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
-    failure = Failure(computation="Count", hook="ProcessRecord", key="a\tb c", error="ValueError: no", trace="trace")
+    failure = Failure(computation="Count", hook="ProcessRecord", key="C:\\t b", error="ValueError: no", trace="trace")
     with Lines(quiet=True, verbose=False) as lines:
         tell(lines, Place("a:b", None, DEFAULT_DATA), failure)
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.endswith("see millwheel quarantine show a:b Count 'a\\tb c'")
+    assert last.endswith("see millwheel quarantine show a:b Count 'C:\\\\t b'"), "a backslash is written twice"
