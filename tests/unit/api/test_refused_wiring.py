@@ -66,6 +66,18 @@ class Counting(AnyArguments):
     seen = ValueCell(JsonCoder(int), default=0)
 
 
+def cells_of_names(formerly: str, **others: str | None) -> Any:
+    """A computation whose cell `old` was `formerly` something else, and with other cells: dropped ones (None), or such."""
+    cells: dict[str, Any] = {"old": ValueCell(JsonCoder(int), default=0, formerly=formerly)}
+    for name, was in others.items():
+        cells[name] = DroppedCell() if was is None else ValueCell(JsonCoder(int), default=0, formerly=was or None)
+    return type("Named", (AnyArguments,), cells)
+
+
+async def both(value: str) -> Any:
+    yield value
+
+
 class NotCounting(Counting):
     seen = None  # type: ignore[assignment]
 
@@ -149,6 +161,53 @@ async def later(value: str) -> str:
         (lambda p: p.add(dict.fromkeys, [subscribe(words, str)]), "called without arguments to make a computation"),
         (lambda p: p.add(AnyArguments, [subscribe(words, str)], name=""), "computation name '': use 1 to 100 bytes"),
         (lambda p: Pipeline("p", durability=False), r"durability=False: use Checkpoints\(\) or Snapshots"),  # type: ignore[arg-type]
+        (lambda p: p.add(AnyArguments, words), "computation 'AnyArguments': inputs must be a list, got Stream"),
+        (
+            lambda p: p.add(AnyArguments, subscribe(words, str)),
+            "computation 'AnyArguments': inputs must be a list, got Input",
+        ),
+        (
+            lambda p: p.add(AnyArguments, [subscribe(words, str)], words),
+            "outputs must be a list of streams, got Stream",
+        ),
+        (
+            lambda p: p.add(AnyArguments(), [subscribe(words, str)]),
+            r"add needs a class or a factory, .*; write add\(AnyArg",
+        ),
+        (
+            lambda p: p.add(lambda: 5, [subscribe(words, str)]),
+            "int is not a Computation: subclass millwheel.Computation",
+        ),
+        (lambda p: subscribe(words, both), "the key extractor of a subscription to 'words' is async or yields"),
+        (
+            lambda p: p.add(AnyArguments, [subscribe(words, str)], formerly="a b"),
+            "computation name 'a b': use 1 to 100",
+        ),
+        (
+            lambda p: p.add(cells_of_names("other", other=""), [subscribe(words, str)]),
+            "'old' was formerly 'other', which is",
+        ),
+        (
+            lambda p: p.add(cells_of_names("gone", gone=None), [subscribe(words, str)]),
+            "'old' was formerly 'gone', which is",
+        ),
+        (
+            lambda p: p.add(cells_of_names("x", two="x"), [subscribe(words, str)]),
+            "was formerly 'x', which is declared for",
+        ),
+        (lambda p: p.sink(table("a b", {"a": "text"}, ("a",))), "table name 'a b': use 1 to 100 bytes"),
+        (
+            lambda p: p.inject(IterableSource("s", []), into=words, max_ahead=5),
+            "source 's': give both max_ahead=... and of=",
+        ),
+        (
+            lambda p: p.inject(IterableSource("s", []), into=words, of="C"),
+            "source 's': give both max_ahead=... and of=",
+        ),
+        (
+            lambda p: p.inject(IterableSource("s", []), into=words, max_ahead=-1, of="C"),
+            "a length of time is not negative",
+        ),
         (lambda p: setattr(Counting(), "seen", 5), r"Counting.seen is a state cell: write self.seen.set\(...\)"),
         (lambda p: p.inject(NoSubclass(), into=words), "NoSubclass is no subclass of millwheel.source.Source"),
         (lambda p: p.inject(IterableSource("a b", []), into=words), "source name 'a b': use 1 to 100 bytes"),
@@ -189,7 +248,7 @@ def test_it_says_what_is_expected(put: Callable[[Any], Any], says: str) -> None:
 
 
 def test_what_is_just_within_the_bounds_is_fine() -> None:
-    Pipeline("p").inject(IterableSource("s", []), into=words, percentile=0.5)
+    Pipeline("p").inject(IterableSource("s", []), into=words, percentile=0.5, max_ahead=0, of="C")
     assert subscribe(words, str, key_version="é" * 50).key_version == "é" * 50
 
 
