@@ -172,15 +172,18 @@ def test_what_is_no_cluster_is_not_removed() -> None:
             assert connection.execute("SELECT x FROM t").fetchall() == [(1,)]
 
 
-def test_a_reused_pid_in_the_pid_file_does_not_hinder(cluster: Path) -> None:
+@pytest.mark.parametrize("of", ["this process", "another server"])
+def test_a_reused_pid_in_the_pid_file_does_not_hinder(cluster: Path, postgres: EmbeddedPostgres, of: str) -> None:
+    pid = os.getpid() if of == "this process" else postgres.pid
     with short_directory(cluster) as directory:
         with EmbeddedPostgres(directory):
             pid_file = directory / "postgres" / "postmaster.pid"
             text = pid_file.read_text()
         lines = text.splitlines()
-        pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")
+        pid_file.write_text("\n".join([str(pid), *lines[1:]]) + "\n")
         with EmbeddedPostgres(directory) as server, psycopg.connect(server.url) as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
+    assert postgres.pid is not None
 
 
 def test_the_last_user_stops_the_server(cluster: Path) -> None:
