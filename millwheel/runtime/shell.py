@@ -495,6 +495,8 @@ class Shell:
 
     async def _block(self, host: Host, token: int, source: str, step: BlockingCall) -> None:
         try:
+            if self._draining:  # a stop has come since this was asked for
+                return
             answer = await in_thread(f"a search of source {source}", self._user.block, source, step)
         finally:
             del self._blocking[source]

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import uvloop
 
 from millwheel import Computation, Context, Pipeline, Record, interrupts, limits
 from millwheel.__main__ import _lose_no_interrupt
@@ -101,6 +102,28 @@ def test_nothing_of_the_user_begins_after_a_signal() -> None:
         run = made()
         assert strike(run, TURNS, place, all_done(run), signal.SIGTERM).ended
         assert not late, f"after a signal at {place}"
+
+
+def test_a_search_that_was_asked_for_does_not_begin_after_a_stop() -> None:
+    # It runs in a thread, which the loop starts in its next turn.  The stop may come before that.
+    late: list[str] = []
+
+    class Stopping(EmbeddedRun):
+        def _end_turn(self) -> None:
+            super()._end_turn()
+            if self._blocking:
+                self.stop()
+
+    class Source(Tap):
+        def discover(self, known: Iterable[str]) -> list[SourcePartition]:
+            late.append("a search")
+            return super().discover(known)
+
+    run = Stopping(idle(Pass, Source).worker.graph, MemoryStore(), {})
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(run.run(), 20))
+    assert run.stopped
+    assert not late
 
 
 def test_a_signal_while_a_run_goes_back_ends_it() -> None:
