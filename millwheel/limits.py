@@ -31,7 +31,7 @@ INFLIGHT_LIMIT_CHECKPOINTS: Final = 8
 """Checkpoints of one interval that may wait for their commit.  Beyond that its user code pauses."""
 
 NAGLE_RECORDS: Final = 256
-"""While a checkpoint of an interval commits, fewer waiting records than these wait for its end, and then run together.  Each
+"""On a cluster, fewer records than these wait while a checkpoint of their interval commits, and then run together.  Each
 bundle that is run costs the same, however small it is: so at 1,000 records/s a bundle for itself took half of a processor."""
 
 CALL_LIMIT_BYTES: Final = 64 * 1024 * 1024

@@ -36,11 +36,8 @@ def exact_timer(loop: asyncio.AbstractEventLoop, rang: Callable[[], None]) -> Ex
     """A timer that calls `rang` in `loop`, as exact as this system can."""
     try:
         return _TimerFile(loop, rang)
-    except (
-        OSError,
-        AttributeError,
-        NotImplementedError,
-    ):  # none left, no such call here, or a loop that watches no files
+    except (OSError, AttributeError, NotImplementedError):
+        # No file is left, this system has no such call, or the loop watches no files.
         return _LoopTimer(loop, rang)
 
 
