@@ -90,6 +90,10 @@ class CommitLanes:
         for lane in (self._shared, self._sinks):
             lane.waiting = [write for write in lane.waiting if write.interval != interval]
 
+    def waits(self) -> bool:
+        """True when something is not in the hands of the store yet."""
+        return bool(self._shared.waiting or self._sinks.waiting)
+
     def idle(self) -> bool:
         """True when nothing waits or is under way."""
         return not (self._shared.waiting or self._sinks.waiting or self._shared.open or self._sinks.open)

@@ -512,6 +512,10 @@ class WorkerHost(Voice):
         """True when no checkpoint waits for its commit."""
         return self._lanes.idle()
 
+    def next_commit_waits(self) -> bool:
+        """True when a checkpoint is ready, and leaves when this turn ends."""
+        return self._lanes.waits()
+
     def last_words(self) -> WriteMarks:
         """What to write when the run ends in order: no interval has anything under suspicion."""
         return WriteMarks([MarkWrite(actor.interval, actor.sequencer, b"", 0) for actor, _ in self.actors.intervals()])

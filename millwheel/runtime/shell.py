@@ -291,11 +291,14 @@ class Shell:
         # Hosts start in one turn, however long it takes: its end would come to a host that has not begun.
         while queue and (time.perf_counter_ns() < until or type(queue[0][1]) is he.Started):
             kind = type(queue[0][1])
-            if answered and kind is not he.Told:
-                return  # what hosts ask next leaves before hooks run, and what a commit allows to be sent leaves with it
+            if answered and kind is not he.Told and self._next_commit_waits():
+                return  # it leaves before hooks run, and what the answer allows to be sent leaves with it
             if self._leaving and kind is he.Due:
                 return  # other processes need not wait for hooks of this one
             self._give(*queue.popleft())
+
+    def _next_commit_waits(self) -> bool:
+        return self._worker is not None and self._worker.next_commit_waits()
 
     def _wake_hosts(self) -> None:
         """Give a `Tick` to each host whose time has come."""

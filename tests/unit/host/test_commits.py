@@ -44,8 +44,10 @@ def test_what_is_ready_goes_together_and_the_next_group_waits() -> None:
     store.submit(write(IntervalId(1), Seq(1)), write(IntervalId(2), Seq(1)))
     store.submit(write(IntervalId(1), Seq(2)), write(IntervalId(2), Seq(2)))
     assert store.groups() == [[(1, 1), (2, 1)]]
+    assert store.lanes.waits()
     store.finish()
     assert store.groups() == [[(1, 2), (2, 2)]]
+    assert not store.lanes.waits()
     assert not store.lanes.idle()
     store.finish()
     assert store.lanes.idle()
@@ -58,6 +60,9 @@ def test_a_slow_sink_keeps_nobody_else_waiting() -> None:
         store.submit(write(IntervalId(2), Seq(seq)))
         store.finish(1)
     assert store.durable == [(2, 1), (2, 2), (2, 3)]
+    assert not store.lanes.waits()
+    store.submit(write(IntervalId(1), Seq(2), sink=True))
+    assert store.lanes.waits()  # for the sink
     assert store.groups() == [[(1, 1)]]
 
 

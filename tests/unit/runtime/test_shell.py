@@ -7,7 +7,8 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -230,16 +231,52 @@ def test_what_another_process_is_told_leaves_before_hooks_run(peer: str, kinds: 
     assert left == ([("elsewhere", ["Started", "TurnEnded"])] if peer == "elsewhere" else [])
 
 
-def test_what_a_commit_allows_is_done_with_its_answer_and_hooks_wait() -> None:
+class Committing(Noting):
+    """A worker, as far as this needs one."""
+
+    graph = SimpleNamespace(computations={}, sources={})
+    more = False
+    """Whether another checkpoint is ready when an answer has come."""
+    waits = False
+    """Whether it is not with the store yet: until the end of a turn."""
+
+    def handle(self, event: he.HostEvent, now: int) -> list[he.HostEffect]:
+        self.waits = (self.waits or self.more and type(event) is he.Answered) and type(event) is not he.TurnEnded
+        return super().handle(event, now)
+
+    def next_commit_waits(self) -> bool:
+        return self.waits
+
+    def all_committed(self) -> bool:
+        return True
+
+    def last_words(self) -> StillOwned:
+        return StillOwned({})
+
+
+@pytest.mark.parametrize(
+    ("more", "kinds"),
+    [
+        (True, ["Answered", "Told", "TurnEnded", "Due", "Told", "TurnEnded", "Rested"]),
+        (False, ["Answered", "Told", "Due", "Told", "TurnEnded", "Rested"]),
+    ],
+)
+def test_what_an_answer_allows_is_done_with_it_and_hooks_wait_for_the_next_commit(more: bool, kinds: list[str]) -> None:
     told = he.Told(IntervalId(1), Sequencer(1), CommitDone(Seq(1)))
     due = he.Due(IntervalId(1), Sequencer(1), Work([], [], {}, {}, {}, 0, 0))
-    one = Noting(
+    one = Committing(
         "one", Started=[he.Ask(7, StillOwned({}))], Answered=[he.Post(told), he.Post(due), he.Post(told)],
         Due=[he.Ended()],
     )  # fmt: skip
-    serve(one)
-    first = ["Started", "TurnEnded", "Rested"]
-    assert one.kinds() == [*first, "Answered", "Told", "TurnEnded", "Due", "Told", "TurnEnded", "Rested"]
+    one.more = more
+
+    async def main() -> None:
+        shell = Shell(store=MemoryStore(), transport=LocalTransport(), worker=cast(Any, one))
+        async with asyncio.timeout(60):
+            await shell.serve()
+
+    asyncio.run(main())
+    assert one.kinds() == ["Started", "TurnEnded", "Rested", *kinds]
 
 
 def test_a_pause_waits_for_what_has_come_before_its_end() -> None:

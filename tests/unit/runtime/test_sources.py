@@ -17,7 +17,7 @@ from millwheel.errors import LimitError, SourceError
 from millwheel.ids import SubscriptionId
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.runtime.sources import outside_ids, read_rows
-from millwheel.source import Batch
+from millwheel.source import Ahead, Batch
 from millwheel_injectors import IterableSource
 
 ids = st.text(max_size=60) | st.binary(max_size=60)
@@ -179,6 +179,35 @@ def test_each_row_is_keyed_for_its_subscriptions_or_rejected_whatever_stands_bes
             assert columns.values == [b"v" * lines[number][0] for number in at]
             assert columns.timestamps == [lines[number][3] for number in at]
             assert columns.outside == ([ids[number] for number in at] if with_ids else [])
+
+
+class Empty(Given):
+    """A partition that has no row now."""
+
+    def __init__(self, finished: bool) -> None:
+        self._finished = finished
+
+    def read(self, limit: int) -> None:
+        return None
+
+    def read_due(self, limit: int, upto: int) -> tuple[None, Ahead]:
+        return None, Ahead(upto + 3, upto + 2, False)
+
+    def finished(self) -> bool:
+        return self._finished
+
+    def watermark(self) -> int:
+        return 41
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("upto", [None, 70])
+def test_a_read_without_rows_says_what_is_known_of_its_partition(finished: bool, upto: int | None) -> None:
+    output = Output(lambda value: b"", ((SubscriptionId(1), lambda value: "k"),))
+    got = read_rows(Empty(finished), output, 100, lambda *_: None, upto=upto)
+    assert (got.columns, got.count, got.progressed, got.rejected) == ({}, 0, False, 0)
+    assert (got.finished, got.watermark) == (finished, 41)
+    assert got.ahead == (None if upto is None else Ahead(73, 72, False))
 
 
 @pytest.mark.parametrize("short", ["values", "timestamps", "outside"])

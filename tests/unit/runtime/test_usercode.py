@@ -22,7 +22,7 @@ from millwheel.search import BlockingCall, Search, Unknown
 from millwheel.source import Source, SourcePartition
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
-from tests.unit.runtime.drive import Tap, TapPartition, run_to_end, run_until
+from tests.unit.runtime.drive import Tap, TapPartition, run_to_end, run_until, until
 
 words = Stream("words", TextCoder())
 
@@ -204,6 +204,44 @@ def test_what_fails_while_clients_are_served_is_said_with_the_source(broken: str
     pipeline.add(Keep, [subscribe(words, str)])
     with pytest.raises(PipelineFailed, match="source 'served' has failed: OSError: the port is gone"):
         run_until(pipeline, MemoryStore(), lambda run: False)
+
+
+class Brief(ServingPartition):
+    """Ends with its row, while clients are let in."""
+
+    def __init__(self, tap: Serving, left: asyncio.Event) -> None:
+        super().__init__(tap)
+        self._left = left
+
+    async def serve(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._left.set()
+
+
+class Waiting(TapPartition):
+    """Ends when no client is let in by the other one any more."""
+
+    def __init__(self, tap: Tap, left: asyncio.Event) -> None:
+        super().__init__(tap)
+        self._left = left
+
+    def finished(self) -> bool:
+        return self._left.is_set()
+
+
+def test_no_client_is_let_in_by_a_partition_that_is_released() -> None:
+    served, waiting, left = Serving(""), Tap("other"), asyncio.Event()
+    served.discover = lambda known: [] if "tap" in set(known) else [Brief(served, left)]  # type: ignore[method-assign]
+    waiting.discover = lambda known: [] if "tap" in set(known) else [Waiting(waiting, left)]  # type: ignore[method-assign]
+    served.closed = True
+    pipeline = Pipeline("served")
+    pipeline.inject(served, into=words)
+    pipeline.inject(waiting, into=words)
+    pipeline.add(Keep, [subscribe(words, str)])
+    run = until(pipeline, MemoryStore(), lambda run: left.is_set())
+    asyncio.run(asyncio.wait_for(run, 60))
 
 
 class Slow(Keep):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -28,10 +29,16 @@ from tests.unit.storage.samples import Total, sales
 panes = Stream("panes", MsgpackCoder(Pane[int]))
 
 
-def views(of: str, combiner: Combiner | None = None, split_keys: tuple[str, ...] = ("m",)) -> PipelineShape:
-    """Intervals 1 and 2 are of "Also", 3 and 4 of "views"; subscription 1 is that of the one, and 2 that of the other."""
+def views(
+    of: str, combiner: Combiner | None = None, split_keys: tuple[str, ...] = ("m",), also: Sequence[str] = ()
+) -> PipelineShape:
+    """Intervals 1 and 2 are of "Also", 3 and 4 of "views"; subscription 1 is that of the one, and 2 that of the other.
+
+    `also` names more sources.
+    """
     pipeline = Pipeline(of)
-    pipeline.inject(IterableSource("src", []), into=sales)
+    for name in ("src", *also):
+        pipeline.inject(IterableSource(name, []), into=sales)
     pipeline.add(Total, [subscribe(sales, str)], name="Also", split_keys=["k"])
     keyed = Flow(pipeline).read(sales).key_by(str, split_keys)
     keyed.window(Fixed(minutes=1)).aggregate(count(), name="views", combiner=combiner).to(panes)
@@ -173,6 +180,28 @@ def test_where_the_first_step_begins(
         assert memory.tables() == postgres_tables(postgres.url, pipeline)
         assert litter(postgres.url, pipeline) == {}
         assert memory.watermark.get("views.parts") == begins
+        await stored.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("told", "begins"), [
+    ({"source:src": 9, "source:slow": 6}, 6), ({"source:src": 6, "source:slow": 9}, 6), ({"source:src": 9}, 4),
+])  # fmt: skip
+def test_the_first_step_begins_at_what_its_slowest_sender_has_promised(
+    postgres: EmbeddedPostgres, pipeline: str, told: dict[str, int], begins: int
+) -> None:
+    """Any later, and records of that sender would be late."""
+
+    async def main() -> None:
+        memory, stored = both(postgres, pipeline)
+        for store in (memory, stored):
+            await store.open_pipeline(views(pipeline, also=["slow"]))
+            writes = [WatermarkWrite(name, at, {}) for name, at in {"views": 4, **told}.items()]
+            await store.persist_watermarks(writes)
+            await store.open_pipeline(views(pipeline, Combiner(3), also=["slow"]))
+        assert memory.tables() == postgres_tables(postgres.url, pipeline)
+        assert memory.watermark["views.parts"] == begins
         await stored.close()
 
     asyncio.run(main())
