@@ -6,6 +6,7 @@ input record at stage one, no combining, one hook call per record.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
@@ -26,6 +27,7 @@ from millwheel import (
 )
 from millwheel.api.snapshots import Forgotten
 from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.runtime.exact_timers import ExactTimer, exact_timer
 from millwheel.source import Batch, Source, SourcePartition
 
 KEY_BYTES: Final = 9
@@ -122,7 +124,8 @@ class Rows(Source):
     """A source with one partition whose row `number` is `row(number)`, for `count` rows; resumes anywhere at no cost.
 
     The event times never fall.  With `due`, row `number` can be read from `due(number)` on, on the monotonic clock,
-    s: a live source.  With `ended`, the source is open until it answers true.
+    s: a live source.  With `ended`, the source is open until it answers true.  With `announces`, it says when a row has
+    become due, as one does to which rows are brought.
     """
 
     def __init__(
@@ -132,8 +135,10 @@ class Rows(Source):
         count: int,
         due: Callable[[int], float] | None = None,
         ended: Callable[[], bool] | None = None,
+        announces: bool = False,
     ) -> None:
         self.name = name
+        self.announces = announces
         self.row = row
         self.count = count
         self.due = due
@@ -158,6 +163,17 @@ class _Partition:
         self._source = source
         self._next = 0
         self._newest = MIN_TIME
+        self._timer: ExactTimer | None = None
+        """Stands for whoever would bring the rows."""
+
+    def announce_to(self, wake: Callable[[], None]) -> None:
+        self._timer = exact_timer(asyncio.get_running_loop(), wake)
+        self._arm()
+
+    def _arm(self) -> None:
+        source = self._source
+        if self._timer is not None and source.due is not None and self._next < source.count:
+            self._timer.set(max(1e-6, source.due(self._next) - time.monotonic()))
 
     def fingerprint(self) -> bytes:
         return b""
@@ -173,9 +189,11 @@ class _Partition:
             now = time.monotonic()
             end = _due_before(source.due, first, end, now)
         if end <= first:
+            self._arm()
             return None
         rows = [source.row(number) for number in range(first, end)]
         self._next, self._newest = end, rows[-1][1]
+        self._arm()
         return Batch(list(range(first, end)), [row[0] for row in rows], [row[1] for row in rows], end, b"")
 
     def finished(self) -> bool:
@@ -185,7 +203,8 @@ class _Partition:
         return MAX_TIME if self.finished() else self._newest
 
     def close(self) -> None:
-        pass
+        if self._timer is not None:
+            self._timer.close()
 
 
 def _due_before(due: Callable[[int], float], first: int, end: int, now: float) -> int:

@@ -137,6 +137,7 @@ def live_rows(given: dict[str, Any]) -> flows.Rows:
         lambda number: (flows.value_of(flows.spread(number, KEYS), number), number * 1_000),
         given["records"],
         due=lambda number: due_at(begin, number),
+        announces=True,
     )
 
 

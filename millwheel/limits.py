@@ -410,6 +410,10 @@ READ_REST_US: Final = 1_000
 """Between two reads of a source that gives all it has: for two, records that come one by one wait 0.3 ms longer, and the
 whole takes a fifth less processor time."""
 
+ANNOUNCED_REST_US: Final = 500
+"""The same of a partition that says when it has rows.  With 1 ms, most rows of a source with 1,000 rows/s would come while
+the one before has its rest, and be 0.7 ms late (docs/adr/0057-a-source-may-say-when-it-has-rows.md)."""
+
 PACE_STEP_US: Final = 10_000
 """A replay reads a partition at most so often.  Rows that are due in between come together, and up to so much too late."""
 
@@ -493,6 +497,10 @@ ADVANCE_DELAY_US: Final = 200_000
 
 POLL_DELAY_US: Final = 1_500
 """Before a partition that had nothing is read again: a small part of the latency of a commit."""
+
+ANNOUNCED_POLL_US: Final = 20_000
+"""The same for a partition that says when it has rows: as old as the promise of a silent one may be, and few enough looks
+that a process without input takes next to no time."""
 
 PROBE_READS: Final = 16
 """One in so many short reads is followed by another at once in any case, because sources change."""

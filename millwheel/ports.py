@@ -38,6 +38,7 @@ from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer
 from millwheel.shape import PipelineShape as PipelineShape
 from millwheel.shape import SinkTable as SinkTable
 from millwheel.source import Ahead as Ahead
+from millwheel.source import AnnouncingPartition as AnnouncingPartition
 from millwheel.source import Batch as Batch
 from millwheel.source import PacedPartition as PacedPartition
 from millwheel.source import RecordId as RecordId

@@ -107,6 +107,21 @@ class ServedPartition(SourcePartition[T_co], Protocol[T_co]):
         ...
 
 
+@runtime_checkable
+class AnnouncingPartition(SourcePartition[T_co], Protocol[T_co]):
+    """A partition of a source that `announces`: it says when rows have come, so they need not wait for the next look.
+
+    It is looked at now and then in any case (`limits.ANNOUNCED_POLL_US`).
+    """
+
+    def announce_to(self, wake: Callable[[], None]) -> None:
+        """From now on call `wake` when there are rows, when a read has left some, and at the end of the partition.
+
+        It returns at once.  Any thread may call it, as often as it likes, also in vain.
+        """
+        ...
+
+
 class SourcePosition(msgspec.Struct, frozen=True):
     """Durable progress of one source partition.  `position` counts raw rows that are durably acked."""
 
@@ -155,6 +170,9 @@ class Source(Protocol[T_co]):
 
     served: bool = False
     """Its partitions may be `ServedPartition`s."""
+
+    announces: bool = False
+    """Its partitions may be `AnnouncingPartition`s.  With a `pace` they are asked when rows are due instead."""
 
     pace: float | None = None
     """A replay: so many us of event time are played in each us of wall time; its partitions are `PacedPartition`s.  None:
@@ -213,3 +231,8 @@ class Source(Protocol[T_co]):
         """Rejected rows since the process began, by kind."""
         kinds = vars(self).get("_rejected_kinds")
         return kinds.counts if isinstance(kinds, Kinds) else {}
+
+
+def announces(source: Source) -> bool:
+    """Whether its partitions are asked to say when they have rows: not in a replay, which knows when they are due."""
+    return source.announces and source.pace is None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, Generic, NoReturn
 
@@ -47,6 +47,7 @@ class PushSource(Source[T]):
 
     kind = "pushed records"
     served = True
+    announces = True
 
     def __init__(
         self,
@@ -167,6 +168,10 @@ class PushPartition(Generic[T]):
                 f"source {self._source.name}: what clients have pushed cannot be read again from here; run again, and they "
                 "push it again"
             )
+
+    def announce_to(self, wake: Callable[[], None]) -> None:
+        """Clients have brought something."""
+        self.queue.wake = wake
 
     def read(self, limit: int) -> Batch[T] | None:
         """What clients have brought, in the order in which it came."""

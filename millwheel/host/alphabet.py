@@ -156,6 +156,13 @@ class RowsArrived(msgspec.Struct, frozen=True, gc=False):
 
 
 @final
+class Announced(msgspec.Struct, frozen=True, gc=False):
+    """A source partition says that it has rows, or has come to its end."""
+
+    interval: IntervalId
+
+
+@final
 class Tick(msgspec.Struct, frozen=True, gc=False):
     """The time of a `WakeAt` may have come."""
 
@@ -171,8 +178,8 @@ class Rested(msgspec.Struct, frozen=True, gc=False):
 
 
 HostEvent = (
-    Started | Received | ChannelOpened | Answered | Declined | Told | Due | Returned | RowsArrived | Tick | TurnEnded
-    | Rested
+    Started | Received | ChannelOpened | Answered | Declined | Told | Due | Returned | RowsArrived | Announced | Tick
+    | TurnEnded | Rested
 )  # fmt: skip
 
 # --- effects ------------------------------------------------------------------------------------------------------

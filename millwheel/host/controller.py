@@ -14,6 +14,7 @@ from millwheel import limits
 from millwheel.core.authority import Authority
 from millwheel.errors import InvariantError
 from millwheel.host.alphabet import (
+    Announced,
     Answered,
     Ask,
     ChannelOpened,
@@ -135,7 +136,10 @@ class ControllerHost:
                 self._out += [Tell(event.peer, message) for message in self._epochs.restate()]
         elif type(event) is Declined:
             self._procedures.declined(event.token, event.refusal)
-        elif type(event) is Told or type(event) is Due or type(event) is Returned or type(event) is RowsArrived:
+        elif (
+            type(event) is Told or type(event) is Due or type(event) is Returned or type(event) is RowsArrived
+            or type(event) is Announced
+        ):  # fmt: skip
             raise AssertionError(f"a controller got {type(event).__name__}")
         else:
             assert_never(event)

@@ -122,7 +122,7 @@ class ClusterController:
                         self._act()
             case he.TurnEnded() | he.Rested() | he.Tick():
                 self._led.persist()
-            case he.Told() | he.Due() | he.Returned() | he.RowsArrived():
+            case he.Told() | he.Due() | he.Returned() | he.RowsArrived() | he.Announced():
                 raise InvariantError(f"a controller got {type(event).__name__}")
             case _:
                 assert_never(event)

@@ -48,6 +48,7 @@ from millwheel.host.standstills import standstill
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import PositionWrite, SourcePosition
+from millwheel.source import announces
 
 
 class SourceLost(Exception):
@@ -64,6 +65,8 @@ class Partitions:
         self._parked: dict[IntervalId, tuple[Actor, int]] = {}
         """Reads that wait: for credit of a receiver, for a short rest, or for the time at which rows are due."""
         self._tails: dict[IntervalId, ShortReads] = {}
+        self._rested_until: dict[IntervalId, int] = {}
+        """Wall time, us, before which partitions that say when they have rows are not read again."""
         self._resting: set[IntervalId] = set()
         """Partitions that rest: they are not read for a moment, because nothing more was there, or nothing is due."""
         self._accounts: dict[IntervalId, Account] = {}
@@ -178,7 +181,7 @@ class Partitions:
         """A source is not this worker's any more.  What it has read and nobody has acked is read again by the next owner."""
         for actor in self._owner.actors.of(f"source:{name}"):
             actor.core.halted = True
-            for kept in (self._parked, self._tails, self._positions):
+            for kept in (self._parked, self._tails, self._rested_until, self._positions):
                 kept.pop(actor.interval, None)
             self._paces.forget(actor)
             self._skews.forget(actor)
@@ -302,8 +305,10 @@ class Partitions:
         owner = self._owner
         self._positions[position.interval] = position
         routes = owner.routes.of([stream])
-        answers, label = self._graph.sources[source].source.served, owner.label()
-        core = InjectorCore(position.interval, position, routes, sequencer, label=label, answers=answers)
+        it, label = self._graph.sources[source].source, owner.label()
+        core = InjectorCore(
+            position.interval, position, routes, sequencer, label=label, answers=it.served, announces=announces(it)
+        )
         receivers = frozenset(interval for ranges in routes.values() for interval in ranges.ids)
         actor = Actor(
             interval=position.interval, sequencer=sequencer, owner=f"source:{source}", core=core, receivers=receivers
@@ -328,6 +333,8 @@ class Partitions:
     def read(self, actor: Actor, limit: int) -> None:
         """At most `limit` rows, now or when there is room for them."""
         wait, room = self._paces.wait(actor), self._skews.room(actor, limit, self._owner.now)
+        if actor.interval in self._rested_until:
+            wait = self._still_rests(actor.interval)
         held_back = wait != 0 or room == 0 or self._owner.pressed()
         if actor.interval in self._resting or held_back or not self._has_credit(actor):
             self._parked[actor.interval] = (actor, limit)
@@ -362,9 +369,13 @@ class Partitions:
         """Rows were read."""
         rows, name = arrived.rows, actor.owner.removeprefix("source:")
         begins, before = self._paces.arrived(actor, rows), self._skews.promise(actor)
-        tail = self._tails.setdefault(actor.interval, ShortReads())
-        if not self._paces.has(actor) and tail.waits(limit, rows.count + rows.rejected):
-            self._let_rest(actor, limits.READ_REST_US)
+        if announces(self._graph.sources[name].source):
+            if rows.progressed and not rows.full:
+                self._rested_until[actor.interval] = self._owner.now + limits.ANNOUNCED_REST_US
+        elif not self._paces.has(actor):
+            tail = self._tails.setdefault(actor.interval, ShortReads())
+            if tail.waits(limit, rows.count + rows.rejected):
+                self._let_rest(actor, limits.READ_REST_US)
         rows, following = self._feeds[name].read(actor.interval, rows, arrived.asked_at, self._owner.now)
         effects = actor.core.handle(rows, self._owner.now)
         self._skews.arrived(actor, before, rows.count + rows.rejected)
@@ -373,6 +384,17 @@ class Partitions:
             self._resume(self._owner.actors.all[following])
         if begins:
             self._retry([*self._parked])
+
+    def _still_rests(self, interval: IntervalId) -> int:
+        """How long a partition that says when it has rows has to wait with the next ones, us.
+
+        A read for each row would cost a bundle for each.  The wall clock may have been set back meanwhile.
+        """
+        left = self._rested_until[interval] - self._owner.now
+        if left > 0:
+            return min(left, limits.ANNOUNCED_REST_US)
+        del self._rested_until[interval]
+        return 0
 
     def _let_rest(self, actor: Actor, rest_us: int) -> None:
         self._resting.add(actor.interval)
@@ -477,6 +499,7 @@ class Partitions:
         if not (core.finished and core.quiet()):
             return False
         self._tails.pop(actor.interval, None)
+        self._rested_until.pop(actor.interval, None)
         self._positions.pop(actor.interval, None)
         self._paces.forget(actor)
         self._skews.forget(actor)

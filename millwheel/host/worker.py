@@ -136,6 +136,8 @@ class WorkerHost(Voice):
             self._give(event.interval, event.sequencer, event.event)
         elif type(event) is he.RowsArrived:
             self._arrived(event)
+        elif type(event) is he.Announced:
+            self._announced(event.interval)
         elif type(event) is he.Due:
             self._due(event.interval, event.sequencer, event.work)
         elif type(event) is he.Returned:
@@ -370,6 +372,11 @@ class WorkerHost(Voice):
         actor = self.actors.current(rows.interval, rows.sequencer)
         if actor is not None:
             self.partitions.arrived(actor, rows, self._reads.pop(rows.interval))
+
+    def _announced(self, interval: IntervalId) -> None:
+        actor = self.actors.all.get(interval)
+        if actor is not None:  # else it is not open yet, and is read when it is; or it is over
+            self.handle_core(actor, ev.RowsAnnounced())
 
     def _due(self, interval: IntervalId, sequencer: Sequencer, work: Work) -> None:
         actor = self.actors.current(interval, sequencer)

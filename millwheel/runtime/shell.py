@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -135,6 +136,8 @@ class Shell:
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: dict[IntervalId, asyncio.Task[None]] = {}
         """What lets outside clients bring rows to a partition."""
+        self._announced: set[IntervalId] = set()
+        """Partitions that have said that they have rows, and were not read since."""
         self._blocking: dict[str, asyncio.Task[None]] = {}
         """By source: what a search of it does in a thread."""
         self._failure: BaseException | None = None
@@ -452,6 +455,7 @@ class Shell:
         self._give(host, he.Returned(run.interval, run.sequencer, outcome, elapsed_us))
 
     def _read(self, host: Host, wanted: he.ReadRows) -> None:
+        self._announced.discard(wanted.interval)
         self._calls.now = wanted
         try:
             rows = self._user.read(wanted)
@@ -460,6 +464,25 @@ class Shell:
         finally:
             self._calls.now = None
         self._queue.append((host, rows))
+
+    def _announcer(self, host: Host, interval: IntervalId) -> Callable[[], None]:
+        """What a partition calls when it has rows, in any thread."""
+        loop, thread = asyncio.get_running_loop(), threading.get_ident()
+
+        def wake() -> None:
+            if threading.get_ident() == thread:
+                self._announce(host, interval)
+            else:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(self._announce, host, interval)
+
+        return wake
+
+    def _announce(self, host: Host, interval: IntervalId) -> None:
+        if interval not in self._announced:  # else it will be read in any case
+            self._announced.add(interval)
+            self._queue.append((host, he.Announced(interval)))
+            self._rouse()
 
     def _ask(self, host: Host, token: int, wish: he.Wish) -> None:
         match wish:
@@ -485,6 +508,8 @@ class Shell:
             case he.Resume():
                 self._answer(host, token, self._user.resume(wish))
                 interval = wish.position.interval
+                self._announced.discard(interval)
+                self._user.listen(interval, self._announcer(host, interval))
                 if (server := self._user.server(interval)) is not None:
                     self._servers[interval] = self._spawn(server)
             case _:

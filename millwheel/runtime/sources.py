@@ -54,6 +54,7 @@ def read_rows(
         True,
         batch.rejected + refused,
         ahead,
+        full=len(batch.rows) + batch.rejected >= limit,
     )
 
 

@@ -22,11 +22,12 @@ from millwheel.graph import Graph
 from millwheel.host.alphabet import Discover, Discovery, Prepare, ReadRows, Release, Resume, RowsArrived, RunHooks, Seek
 from millwheel.ids import IntervalId
 from millwheel.model import whole_time
-from millwheel.ports import ServedPartition, SourcePartition
+from millwheel.ports import AnnouncingPartition, ServedPartition, SourcePartition
 from millwheel.runtime.executor import Executor, output_of
 from millwheel.runtime.failures import Failures
 from millwheel.runtime.sources import read_rows
 from millwheel.search import BlockingCall, Search, Step
+from millwheel.source import announces
 from millwheel.traces import ending, place, shortened
 from millwheel.work import InvocationOutcome
 
@@ -172,6 +173,13 @@ class UserCode:
         """What lets outside clients bring rows to a partition, to be run beside everything else until it is released."""
         name, partition = self.partitions[interval]
         return _served(name, partition) if isinstance(partition, ServedPartition) else None
+
+    def listen(self, interval: IntervalId, wake: Callable[[], None]) -> None:
+        """Have a partition call `wake` when it has rows, if it is one that does."""
+        name, partition = self.partitions[interval]
+        if announces(self._graph.sources[name].source) and isinstance(partition, AnnouncingPartition):
+            with _source(name):
+                partition.announce_to(wake)
 
     def answer(self, interval: IntervalId, position: int) -> None:
         """The first rows of a partition are durable."""

@@ -69,6 +69,8 @@ class PushQueue:
     """All clients of one partition."""
 
     def __init__(self) -> None:
+        self.wake: Callable[[], None] = lambda: None
+        """Called when there is something to read."""
         self._waiting: deque[tuple[PushAccount, Pushed, int, int]] = deque()
         """(who, records, how many of these were read, number of the first among the client's records)."""
         self._read: deque[_Stretch] = deque()
@@ -104,6 +106,7 @@ class PushQueue:
         self.held_bytes += size
         self._waiting.append((account, pushed, 0, account.brought))
         account.brought += len(pushed.ids)
+        self.wake()
 
     def read(self, limit: int, limit_bytes: int) -> list[Row]:
         """The next rows, at most so many, and no more after so many bytes of ids and values."""
@@ -123,6 +126,8 @@ class PushQueue:
             self._read.append(_Stretch(first, end - begun, account, number + begun, sizes))
             if end < len(pushed.ids):
                 self._waiting.appendleft((account, pushed, end, number))
+        if self._waiting:
+            self.wake()
         return rows
 
     def refuse(self, row: int, reason: str) -> None:

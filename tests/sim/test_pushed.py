@@ -155,10 +155,10 @@ class PushWorld:
 
 @pytest.fixture(autouse=True)
 def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names come from a counter, and a partition that had nothing is looked at less often."""
+    """Names come from a counter.  Nobody looks for long whether clients have brought something: they have to say so."""
     numbers = itertools.count(1)
     monkeypatch.setattr(secrets, "token_hex", lambda size: f"{next(numbers):016x}")
-    monkeypatch.setattr(injector, "POLL_DELAY_US", 20_000)
+    monkeypatch.setattr(injector, "ANNOUNCED_POLL_US", 5 * SECOND)
 
 
 def ending(world: PushWorld, monkeypatch: pytest.MonkeyPatch) -> PushWorld:

@@ -36,9 +36,9 @@ class Inherited(Struct, frozen=True):
     counters: Counters
     suspects: Suspects
     watermark: int
-    """Its input low watermark, under which it may have reported more than is persisted."""
+    """Its input low watermark; it may have reported more than is persisted."""
     declared: int | None = None
-    """Under snapshots: the last declared epoch that it knew.  What was refused may be in quarantine in a later one."""
+    """Under snapshots: the last declared epoch that it knew."""
 
 
 # --- events -----------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class Refused(Struct, frozen=True, gc=False):
 
 
 class Resend(Struct, frozen=True, gc=False):
-    """Send the interval `target` everything that it has not acked: it has lost what it had not made durable."""
+    """Send the interval `target` everything that it has not acked."""
 
     target: IntervalId
 
@@ -138,6 +138,10 @@ class AckArrived(Struct, frozen=True, gc=False):
 
 class AlarmRang(Struct, frozen=True, gc=False):
     """The time of an earlier `SetAlarm` has come."""
+
+
+class RowsAnnounced(Struct, frozen=True, gc=False):
+    """A source partition has something to read."""
 
 
 class WatermarkMoved(Struct, frozen=True, gc=False):
@@ -200,6 +204,8 @@ class RowsRead(Struct, frozen=True, gc=False):
     """What stands next in a paced partition, if that is known."""
     kinds: Mapping[str, int] = {}
     """How many rows were rejected, by kind."""
+    full: bool = False
+    """There may be more."""
 
 
 class Advanced(Struct, frozen=True, gc=False):
@@ -233,7 +239,7 @@ class BarrierAsked(Struct, frozen=True, gc=False):
 Event = (
     BundleArrived | Loaded | SlotsLoaded | TimersLoaded | Marked | Invoked | CommitDone | WriteFenced | Refused | Resend
     | FoldDone | IdsFound | OutsideIdsRead | AckArrived | AlarmRang | WatermarkMoved | ChannelsExpected | ChannelsEnded
-    | RedriveAsked | QuarantineFetched | RowsRead | Advanced | RoundBegan | EpochBegun
+    | RedriveAsked | QuarantineFetched | RowsRead | RowsAnnounced | Advanced | RoundBegan | EpochBegun
     | EpochEnded | BarrierAsked
 )  # fmt: skip
 

@@ -21,6 +21,7 @@ from millwheel.ids import IntervalId, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.intervals import Ranges
 from millwheel.limits import (
     ADVANCE_DELAY_US,
+    ANNOUNCED_POLL_US,
     FIRST_READ_ROWS,
     POLL_DELAY_US,
     READ_LIMIT_BYTES,
@@ -61,8 +62,10 @@ class InjectorCore:
         *,
         label: int | None = None,
         answers: bool = False,
+        announces: bool = False,
     ) -> None:
-        """`answers`: whoever brought the rows is told which of them are durable (`ev.RowsKept`)."""
+        """`answers`: whoever brought the rows is told which of them are durable (`ev.RowsKept`).  `announces`: the partition
+        says when it has rows (`ev.RowsAnnounced`)."""
         self._interval = interval
         self.producer = start.producer
         self._routes = routes
@@ -94,6 +97,9 @@ class InjectorCore:
         """Rows below are durable, and those of which that was told."""
         self._advancing = False
         self._advance_due: int | None = None
+        self._announces = announces
+        self._announced = False
+        """It has said so since the last read was asked for."""
         self._reading = False
         self._poll_at: int | None = None
         self._source_watermark = MIN_TIME
@@ -129,6 +135,8 @@ class InjectorCore:
                 self._read(event, effects, now)
             case ev.AlarmRang():
                 pass
+            case ev.RowsAnnounced():
+                self._announced, self._poll_at = True, None
             case ev.AckArrived(number):
                 self._acked(number)
             case ev.Resend(target):
@@ -186,7 +194,7 @@ class InjectorCore:
         self._reading = False
         self._promise(event.watermark)
         self._exhausted = event.finished and not event.progressed
-        self._poll_at = None if event.progressed else now + POLL_DELAY_US
+        self._poll_at = self._next_poll(event, now)
         if not event.progressed:
             return
         self.rows.add(RowCounts(event.count, event.rejected, event.kinds))
@@ -206,6 +214,12 @@ class InjectorCore:
         # A source counts rows and not bytes.  How many rows make a full read is learnt from the last one.
         self._read_limit = min(4 * self._read_limit, READ_LIMIT_BYTES * max(1, event.count) // max(1, size))
         self._pop_acked()
+
+    def _next_poll(self, event: ev.RowsRead, now: int) -> int | None:
+        """When to read again, us; None: as soon as there is room."""
+        if self._announces:
+            return None if self._announced or event.full or event.finished else now + ANNOUNCED_POLL_US
+        return None if event.progressed else now + POLL_DELAY_US
 
     def _pass_barrier(self, epoch: int, effects: list[ev.Effect]) -> None:
         """Everything that was read is of the epoch: note it, and tell all receivers.
@@ -313,7 +327,7 @@ class InjectorCore:
             self._told = kept
             effects.append(ev.RowsKept(kept))
         if self._may_read():
-            self._reading = True
+            self._reading, self._announced = True, False
             self._read_limit = max(1, min(self._read_limit, READ_LIMIT_ROWS))
             effects.append(ev.Read(self._read_limit))
         elif self._poll_at is not None:

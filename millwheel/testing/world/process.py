@@ -164,6 +164,9 @@ class CodeBody(Body):
             return
         self._post(self.worker, self._user.read(wanted))
 
+    def _announce(self, interval: IntervalId) -> None:
+        self.later(self.world.nemesis.delay_us("read"), self.give, self.worker, he.Announced(interval))
+
     def ask(self, host: SimulatedHost, token: int, wish: he.Wish) -> None:
         """See `Body`."""
         delay_us = self.world.nemesis.delay_us
@@ -177,6 +180,7 @@ class CodeBody(Body):
                 self._found(host, token, wish.source, self._user.seek(wish))
             case he.Resume():
                 self.later(delay_us("read"), self.give, host, he.Answered(token, self._user.resume(wish)))
+                self._user.listen(wish.position.interval, partial(self._announce, wish.position.interval))
             case _:
                 super().ask(host, token, wish)
 

@@ -25,12 +25,13 @@ from millwheel.host.messages import (
     WatermarkReport,
 )
 from millwheel.host.skews import Skews
-from millwheel.ids import Sequencer, SubscriptionId, sequence_numbers
-from millwheel.limits import POLL_DELAY_US
-from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.ids import IntervalId, Sequencer, SubscriptionId, sequence_numbers
+from millwheel.limits import ANNOUNCED_REST_US, POLL_DELAY_US
+from millwheel.model import MAX_TIME, MIN_TIME, SECOND
 from millwheel.ports import PositionWrite, SourcePosition
 from millwheel.testing.world.calls import run
 from millwheel.work import Columns
+from millwheel_injectors import IterableSource
 from tests.unit.host.test_worker import Hand
 
 
@@ -174,6 +175,52 @@ def rows(position: SourcePosition, *times: int, finished: bool = False) -> ev.Ro
     columns = Columns([f"k{n}" for n in range(count)], [b"v"] * count, [*times])
     keyed = {SubscriptionId(1): (sequence_numbers(range(count)), columns)} if count else {}
     return ev.RowsRead(keyed, count, count, b"s", max(times, default=MIN_TIME), finished, count > 0)
+
+
+def read_by(hand: Hand, read: he.ReadRows, rows: ev.RowsRead) -> list[he.ReadRows]:
+    """What is read next when this has come."""
+    return reads(hand.give(he.RowsArrived(read.interval, read.sequencer, rows, hand.now)))
+
+
+def test_one_that_says_when_it_has_rows_is_read_then_but_not_for_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes within the rest after a read goes together."""
+    monkeypatch.setattr(IterableSource, "announces", True)
+    hand, position, effects = serving()
+    (read,) = reads(effects)
+    assert read_by(hand, read, rows(position, 5)) == []
+    hand.now += ANNOUNCED_REST_US - 100
+    assert reads(hand.give(he.Announced(read.interval))) == []
+    (pause,) = [ask for ask in hand.waiting if isinstance(ask.wish, he.Pause) and ask.wish.delay_us < ANNOUNCED_REST_US]
+    assert pause.wish == he.Pause(100)
+    hand.waiting.remove(pause)
+    hand.now += 100
+    (read,) = reads(hand.give(he.Answered(pause.token, None)))
+    assert read_by(hand, read, rows(position)) == []
+    assert reads(hand.give(he.Announced(read.interval))), "nothing was there, so there is nothing to rest from"
+
+
+def test_one_that_says_when_it_has_rows_goes_on_while_there_are_as_many_as_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(IterableSource, "announces", True)
+    hand, position, effects = serving()
+    (read,) = reads(effects)
+    (read,) = read_by(hand, read, msgspec.structs.replace(rows(position, 5), full=True))
+
+
+def test_a_rest_is_no_longer_when_the_clock_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(IterableSource, "announces", True)
+    hand, position, effects = serving()
+    (read,) = reads(effects)
+    read_by(hand, read, rows(position, 5))
+    hand.now -= 3_600 * SECOND
+    hand.give(he.Announced(read.interval))
+    assert he.Pause(ANNOUNCED_REST_US) in [ask.wish for ask in hand.waiting]
+
+
+def test_whoever_announces_rows_and_is_not_open_or_over_is_nobody() -> None:
+    hand, _, _ = serving()
+    assert hand.give(he.Announced(IntervalId(99))) == []
 
 
 def test_those_to_come_are_bounded_by_the_clock_before_the_search_began_while_all_that_are_there_are_silent(

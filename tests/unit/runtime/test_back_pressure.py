@@ -77,7 +77,7 @@ def peaks_of(sources: int, copied: bool = False) -> Peaks:
     if copied:
         pipeline.add(Copy, [subscribe(blobs, lambda _: "k")], [copies], work_limit_records=5)
     stream = copies if copied else blobs
-    pipeline.add(lambda: Look(peaks), [subscribe(stream, lambda _: "k")], name="Look", work_limit_records=5)
+    pipeline.add(lambda: Look(peaks), [subscribe(stream, lambda _: "k")], name="Look", work_limit_records=1)
     peaks.run = EmbeddedRun(pipeline.graph(), MemoryStore(), {})
     progress = asyncio.run(peaks.run.run())
     assert progress.injected == sources * ROWS

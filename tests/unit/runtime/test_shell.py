@@ -241,7 +241,7 @@ class Committing(Noting):
     """Whether it is not with the store yet: until the end of a turn."""
 
     def handle(self, event: he.HostEvent, now: int) -> list[he.HostEffect]:
-        self.waits = (self.waits or self.more and type(event) is he.Answered) and type(event) is not he.TurnEnded
+        self.waits = (self.waits or (self.more and type(event) is he.Answered)) and type(event) is not he.TurnEnded
         return super().handle(event, now)
 
     def next_commit_waits(self) -> bool:

@@ -187,7 +187,7 @@ class Empty(Given):
     def __init__(self, finished: bool) -> None:
         self._finished = finished
 
-    def read(self, limit: int) -> None:
+    def read(self, limit: int) -> Batch[Any] | None:  # type: ignore[override]
         return None
 
     def read_due(self, limit: int, upto: int) -> tuple[None, Ahead]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -15,11 +15,13 @@ from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder,
 from millwheel.errors import PipelineFailed, TimestampError
 from millwheel.host.alphabet import Discover, Discovery, Prepare, ReadRows, Resume, Seek
 from millwheel.ids import IntervalId, ProducerId, Sequencer, SubscriptionId
+from millwheel.model import SECOND
 from millwheel.ports import SourcePosition
+from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.runtime.long_calls import LongCalls
 from millwheel.runtime.usercode import UserCode
 from millwheel.search import BlockingCall, Search, Unknown
-from millwheel.source import Source, SourcePartition
+from millwheel.source import Batch, Source, SourcePartition
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
 from tests.unit.runtime.drive import Tap, TapPartition, run_to_end, run_until, until
@@ -242,6 +244,101 @@ def test_no_client_is_let_in_by_a_partition_that_is_released() -> None:
     pipeline.add(Keep, [subscribe(words, str)])
     run = until(pipeline, MemoryStore(), lambda run: left.is_set())
     asyncio.run(asyncio.wait_for(run, 60))
+
+
+class Announcing(Tap):
+    """Its partition says when it has rows, in another thread or in that of the run."""
+
+    announces = True
+
+    def __init__(self, threaded: bool) -> None:
+        super().__init__("announced", promise=1)
+        self.threaded = threaded
+        self.wake: Callable[[], None] | None = None
+        self.looks = 0
+
+    def discover(self, known: Iterable[str]) -> list[SourcePartition]:
+        return [] if "tap" in set(known) else [AnnouncingTap(self)]
+
+    async def bring(self, count: int) -> None:
+        """Say of each row that it is there: mostly of several before the first one is read."""
+        assert self.wake is not None
+        for number in range(count):
+            self.rows.append((f"row {number}", 1))
+            if self.threaded:
+                await asyncio.to_thread(self.wake)
+            else:
+                self.wake()
+
+
+class AnnouncingTap(TapPartition):
+    def __init__(self, tap: Announcing) -> None:
+        super().__init__(tap)
+        self._announcing = tap
+
+    def announce_to(self, wake: Callable[[], None]) -> None:
+        self._announcing.wake = wake
+
+    def read(self, limit: int) -> Batch | None:
+        self._announcing.looks += 1
+        return super().read(limit)
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_partition_that_says_when_it_has_rows_is_read_then_and_not_looked_at_before(
+    threaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millwheel.core.source.injector.ANNOUNCED_POLL_US", 3_600 * SECOND)
+    source = Announcing(threaded)
+    pipeline = Pipeline("announced")
+    pipeline.inject(source, into=words)
+    pipeline.add(Keep, [subscribe(words, str)])
+
+    async def main() -> None:
+        run = EmbeddedRun(pipeline.graph(), MemoryStore(), pipeline.tables)
+        running = asyncio.ensure_future(run.run())
+        async with asyncio.timeout(60):
+            while source.looks < 1:
+                await asyncio.sleep(0.001)
+            for rows in (3, 6):
+                await asyncio.sleep(0.03)
+                await source.bring(3)
+                while run.progress().records < rows:
+                    await asyncio.sleep(0.001)
+            await asyncio.sleep(0.03)
+            source.closed = True
+            assert source.wake is not None
+            source.wake()
+            await running
+        source.wake()  # nobody listens any more
+
+    asyncio.run(main())
+    assert source.wake is not None
+    source.wake()
+    assert source.looks <= 12, "it is looked at when it says so, and not more often"
+
+
+def test_rows_that_are_announced_before_anybody_reads_cost_one_event() -> None:
+    source = Announcing(False)
+    pipeline = Pipeline("announced")
+    pipeline.inject(source, into=words)
+    pipeline.add(Keep, [subscribe(words, str)])
+
+    async def main() -> int:
+        run = EmbeddedRun(pipeline.graph(), MemoryStore(), pipeline.tables)
+        running = asyncio.ensure_future(run.run())
+        async with asyncio.timeout(60):
+            while source.looks < 1:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.03)
+            await source.bring(1_000)
+            queued = len(run._queue)
+            source.closed = True
+            await running
+        assert run.progress().records == 1_000
+        return queued
+
+    assert asyncio.run(main()) <= 2
 
 
 class Slow(Keep):

@@ -54,6 +54,24 @@ def test_when_the_block_ends_everything_is_durable_once() -> None:
     asyncio.run(scenario())
 
 
+def test_what_clients_bring_is_read_when_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks whether there is something."""
+    monkeypatch.setattr("millwheel.core.source.injector.ANNOUNCED_POLL_US", 3_600 * SECOND)
+    monkeypatch.setattr("millwheel_injectors.pushed.READ_LIMIT_BYTES", 1_000)  # a read leaves some
+
+    async def scenario() -> None:
+        store, source = MemoryStore(), PushSource(ORDERS, LOOPBACK)
+        async with running(store, source), AsyncPusher(source.address, "orders") as pusher:
+            for first in range(0, 300, 100):
+                await pusher.push_many(map(record, range(first, first + 100)))
+                async with asyncio.timeout(60):
+                    await pusher.flush()
+                await asyncio.sleep(0.02)
+        await check_ledger(store, 300)
+
+    asyncio.run(scenario())
+
+
 def test_a_program_without_an_event_loop_pushes_from_any_thread() -> None:
     async def scenario() -> None:
         store, source = MemoryStore(), PushSource(ORDERS, LOOPBACK)

@@ -11,7 +11,7 @@ from millwheel.core.interval import events as ev
 from millwheel.core.source.injector import InjectorCore
 from millwheel.ids import IntervalId, ProducerId, Seq, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.intervals import Ranges
-from millwheel.limits import ADVANCE_DELAY_US, UNACKED_LIMIT_READS
+from millwheel.limits import ADVANCE_DELAY_US, ANNOUNCED_POLL_US, UNACKED_LIMIT_READS
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import SourcePosition
 from millwheel.work import Columns
@@ -22,9 +22,12 @@ SUB, INTERVAL, PRODUCER = SubscriptionId(1), IntervalId(9), ProducerId(33)
 LATER = 10 * ADVANCE_DELAY_US
 
 
-def core(position: int = 0, finished: bool = False, lows: tuple[str, ...] = ("",)) -> InjectorCore:
+def core(
+    position: int = 0, finished: bool = False, lows: tuple[str, ...] = ("",), announces: bool = False
+) -> InjectorCore:
     start = SourcePosition("p", INTERVAL, PRODUCER, position, finished, b"")
-    return InjectorCore(INTERVAL, start, {SUB: Ranges([(low, IntervalId(i + 1)) for i, low in enumerate(lows)])})
+    ranges = Ranges([(low, IntervalId(i + 1)) for i, low in enumerate(lows)])
+    return InjectorCore(INTERVAL, start, {SUB: ranges}, announces=announces)
 
 
 def rows(first: int, times: list[int], watermark: int, keys: str = "") -> ev.RowsRead:
@@ -210,6 +213,30 @@ def test_an_empty_read_polls_again_later() -> None:
     (alarm,) = of(injector.handle(nothing(0, False), 0), ev.SetAlarm)
     assert not of(injector.handle(ev.AlarmRang(), alarm.at - 1), ev.Read)
     assert of(injector.handle(ev.AlarmRang(), alarm.at), ev.Read)
+
+
+@pytest.mark.parametrize("came", ["nothing", "rows"])
+def test_one_that_says_when_it_has_rows_is_read_then_and_now_and_then(came: str) -> None:
+    injector = core(announces=True)
+    injector.start(0)
+    read = nothing(0, False) if came == "nothing" else rows(0, [5], 5)
+    effects = injector.handle(read, 100)
+    assert not of(effects, ev.Read)
+    assert [alarm.at for alarm in of(effects, ev.SetAlarm)] == [100 + ANNOUNCED_POLL_US]
+    assert of(injector.handle(ev.RowsAnnounced(), 101), ev.Read)
+    injector.handle(nothing(0, False), 200)
+    assert not of(injector.handle(ev.AlarmRang(), 199 + ANNOUNCED_POLL_US), ev.Read)
+    assert of(injector.handle(ev.AlarmRang(), 200 + ANNOUNCED_POLL_US), ev.Read)
+
+
+def test_one_that_gave_all_that_it_was_asked_for_or_is_at_its_end_is_read_again_at_once() -> None:
+    for read in (
+        msgspec.structs.replace(rows(0, [5], 5), full=True),
+        msgspec.structs.replace(rows(0, [5], 5), finished=True),
+    ):
+        injector = core(announces=True)
+        injector.start(0)
+        assert of(injector.handle(read, 100), ev.Read)
 
 
 def test_the_end_counts_when_it_is_durable_and_is_no_event_time_before() -> None:

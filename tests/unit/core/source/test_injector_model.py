@@ -38,7 +38,11 @@ class Model:
         self.now = 0
         start = Place(random.randrange(5), b"start", random.randrange(3))
         position = SourcePosition("p", IntervalId(9), ProducerId(7), start.position, False, start.state, start.rejected)
-        self.core = InjectorCore(IntervalId(9), position, {SUB: Ranges([("", IntervalId(1)), ("m", IntervalId(2))])})
+        routes = {SUB: Ranges([("", IntervalId(1)), ("m", IntervalId(2))])}
+        self.announces = random.random() < 0.5
+        self.core = InjectorCore(IntervalId(9), position, routes, announces=self.announces)
+        self.announced = False
+        """The partition has said that it has rows, and no read was asked for since."""
         self.read_to = self.acked = self.durable = start
         self.reads: list[tuple[Place, set[int], int]] = []
         """Reads that are not acked, or behind one: where each has ended, its bundles that are not, its oldest event time."""
@@ -58,7 +62,7 @@ class Model:
             match effect:
                 case ev.Read():
                     assert (self.asked_to_read, self.at_end) == (False, False)
-                    self.asked_to_read = True
+                    self.asked_to_read, self.announced = True, False
                 case ev.Send(bundle) if bundle.sequences:
                     sent[bundle.number] = bundle.oldest()
                 case ev.Send(bundle):
@@ -78,6 +82,7 @@ class Model:
                     assert value > self.reported
                     assert value == (MAX_TIME if self.finished else min(self.promised, self.oldest()))
                     self.reported = value
+        assert self.asked_to_read or self.at_end or not self.announced, "rows wait, and nobody reads them"
         written = self.durable == self.acked and self.writing is None and not self.notes
         assert self.core.settled() == (written and not self.reads)
         assert self.core.quiet() == (written and not self.reads and not self.asked_to_read)
@@ -100,6 +105,11 @@ class Model:
             return
         self.at_end = not self.left
         self.took(self.core.handle(ev.RowsRead({}, 0, 0, b"", self.promise(), self.at_end, False), self.now))
+
+    def announce(self) -> None:
+        self.announced = self.announces
+        if self.announces:
+            self.took(self.core.handle(ev.RowsAnnounced(), self.now))
 
     def promise(self) -> int:
         watermark = self.random.randrange(100)
@@ -124,6 +134,7 @@ class Model:
             False,
             True,
             rejected,
+            full=random.random() < 0.3,
         )
         self.took(self.core.handle(read, self.now), self.read_to)
 
@@ -154,7 +165,7 @@ def test_whatever_comes_first_the_store_and_the_watermark_know_what_is_acked_and
     for seed in range(part, examples(400), 4):
         random = Random(seed)
         model = Model(random)
-        steps = [model.read, model.ack, model.write, model.ring]
+        steps = [model.read, model.ack, model.write, model.ring, model.announce]
         for _ in range(30):
             random.choice(steps)()
         for _ in range(200):
