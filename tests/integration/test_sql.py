@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from millwheel.errors import StoreError
-from millwheel_storage import embedded
 from millwheel_storage.part_files import main
 
 pytestmark = pytest.mark.postgres
@@ -76,13 +74,3 @@ def test_the_writer_of_part_files_says_in_a_sentence_that_it_cannot_reach_a_stor
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(main, [store, "shop", "dump", "out"])
     assert (done.exit_code, said in done.output) == (1, True), done.output
-
-
-def test_psql_is_that_of_the_wheel_or_an_installed_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert Path(embedded.psql()).parent == embedded.binaries()
-    monkeypatch.setattr(embedded, "binaries", lambda: tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(StoreError, match="there is no psql: install"):
-        embedded.psql()
-    (tmp_path / "psql").touch(mode=0o755)
-    assert embedded.psql() == str(tmp_path / "psql")

@@ -28,7 +28,7 @@ def test_psql_has_the_tables_in_its_path_and_ctrl_c_ends_no_more_than_a_query(
     program.chmod(0o755)
     (tmp_path / "pipe_of_sql.py").write_text("from millwheel import Pipeline\npipeline = Pipeline('shop')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("millwheel_storage.embedded.psql", lambda: str(program))
+    monkeypatch.setattr("millwheel_storage.programs.psql", lambda: str(program))
     monkeypatch.setenv("OUT", str(out))
     if options is not None:
         monkeypatch.setenv("PGOPTIONS", options)

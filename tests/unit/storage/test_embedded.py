@@ -28,6 +28,7 @@ from millwheel.limits import SERVER_START_LIMIT_S
 from millwheel_injectors import FileSource, TextLines
 from millwheel_storage import embedded
 from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.server_traces import MARK, command_line
 
 pytestmark = pytest.mark.postgres
 
@@ -245,21 +246,21 @@ def in_popen(patch: pytest.MonkeyPatch) -> None:
 
 def at_the_first_look(patch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while the server starts and has written nothing down."""
-    interrupted(patch, "_status")
+    interrupted(patch, "status_of")
 
 
 def when_it_answers(patch: pytest.MonkeyPatch) -> None:
     """Ctrl-C when the server is ready."""
-    status = embedded._status
+    status = embedded.status_of
 
     def ready(data: Path) -> str:
         found = status(data)
         if found == "ready":
-            interrupted(patch, "_exit_on_sigterm")
+            interrupted(patch, "exit_on_sigterm")
             os.kill(os.getpid(), signal.SIGINT)
         return found
 
-    patch.setattr(embedded, "_status", ready)
+    patch.setattr(embedded, "status_of", ready)
 
 
 def interrupted(patch: pytest.MonkeyPatch, name: str) -> None:
@@ -276,7 +277,7 @@ def interrupted(patch: pytest.MonkeyPatch, name: str) -> None:
 
 def servers_of(directory: Path) -> list[int]:
     """The servers of a directory, also one that has not said yet that it is one."""
-    mark = os.fsencode(f"{embedded.MARK}={directory / 'postgres'}")
+    mark = os.fsencode(f"{MARK}={directory / 'postgres'}")
     found = []
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -310,7 +311,7 @@ def test_ctrl_c_while_the_server_stops_leaves_it_to_the_next_stop(
     with short_directory(cluster) as directory:
         server = EmbeddedPostgres(directory)
         server.start()
-        interrupted(monkeypatch, "_running_pid")
+        interrupted(monkeypatch, "running_pid")
         with pytest.raises(KeyboardInterrupt):
             server.stop()
         server.stop()
@@ -323,7 +324,7 @@ from millwheel_injectors import FileSource, TextLines
 from millwheel_storage import embedded
 server = embedded.EmbeddedPostgres(sys.argv[1])
 server.start()
-embedded._running_pid = lambda data: os.kill(os.getpid(), signal.SIGINT)
+embedded.running_pid = lambda data: os.kill(os.getpid(), signal.SIGINT)
 """
 
 
@@ -374,21 +375,6 @@ def test_a_directory_of_somebody_else_is_refused() -> None:
         with pytest.raises(StoreError, match="postgres belongs to another user; choose another directory"):
             EmbeddedPostgres(place).start()
         assert (place / "postgres").stat().st_uid == 54_321
-
-
-@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda number, frame: None], ids=["nohup", "a program's own"])
-def test_who_handles_signals_or_ignores_them_goes_on_to_do_so(handler: Any) -> None:
-    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        embedded._exit_on_sigterm()
-        assert {signal.getsignal(number) for number in before} == {handler}
-        for number in before:
-            signal.signal(number, signal.SIG_DFL)
-        embedded._exit_on_sigterm()
-        assert {signal.getsignal(number) for number in before} == {embedded._on_sigterm}
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
 
 
 def test_of_two_that_start_or_stop_a_server_the_second_waits() -> None:
@@ -450,7 +436,7 @@ def test_an_orphan_in_a_directory_that_was_moved_is_stopped(cluster: Path) -> No
         (place / "old").rename(place / "new")
         with EmbeddedPostgres(place / "new") as server, psycopg.connect(server.url) as connection:
             assert server.pid is not None
-            assert not any(embedded._command_line(pid)), "it would be found by its old name only"
+            assert not any(command_line(pid)), "it would be found by its old name only"
             with (place / "new" / "users").open("ab") as users:  # others may use it, too
                 fcntl.flock(users, fcntl.LOCK_SH | fcntl.LOCK_NB)
             assert connection.execute("SELECT 1").fetchone() == (1,)
@@ -560,17 +546,6 @@ def test_an_initdb_that_fails_leaves_nothing_and_is_one_line(monkeypatch: pytest
             'initdb: error: could not create file "x": No space left on device'
         )
         assert not list(place.glob("postgres.new*")), "a disk that is full would stay full"
-
-
-def test_a_cluster_keeps_its_version_while_the_wheel_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("pginstall", "pginstall18", "pginstall19"):
-        (tmp_path / name / "bin").mkdir(parents=True)
-        (tmp_path / name / "bin" / "postgres").touch()
-    found = type("Spec", (), {"submodule_search_locations": [str(tmp_path)]})
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
-    assert embedded.binaries().parent.name == "pginstall19"
-    assert embedded.binaries("18").parent.name == "pginstall18"
-    assert embedded.binaries("17").parent.name == "pginstall19"
 
 
 def moved(directory: Path) -> None:
@@ -688,7 +663,7 @@ def test_a_server_whose_directory_goes_while_it_starts_is_stopped(
                 shutil.rmtree(here, ignore_errors=True)
             raise FileNotFoundError(data)
 
-        monkeypatch.setattr(embedded, "_status", gone)
+        monkeypatch.setattr(embedded, "status_of", gone)
         with pytest.raises(FileNotFoundError, match=r"here/postgres$"):
             EmbeddedPostgres(here).start()
         assert not servers_of(here)

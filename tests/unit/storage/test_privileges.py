@@ -15,8 +15,9 @@ import pytest
 
 from millwheel.errors import StoreError
 from millwheel_storage import privileges
-from millwheel_storage.embedded import EmbeddedPostgres, binaries
+from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.privileges import closed_to, reachable_programs, server_user
+from millwheel_storage.programs import binaries
 
 pytestmark = [
     pytest.mark.postgres,
