@@ -46,17 +46,14 @@ class Place(NamedTuple):
     path: str
     store: str | None
     data: str
-
-    @property
-    def is_default(self) -> bool:
-        """Whether commands find the store without being told."""
-        return self.store is None and self.data == os.environ.get(variable("--data"), DEFAULT_DATA)
+    told: bool = False
+    """Whether other commands have to be told `data` as well: they do not find it by themselves."""
 
     def options(self) -> list[str]:
         """By which a command finds the store that the user means; a URL may hold a password and is not repeated."""
         if (told := os.environ.get(STORE_OPTIONS)) is not None:
             return shlex.split(told)
-        return ["--store", "URL"] if self.store else [] if self.is_default else ["--data", self.data]
+        return ["--store", "URL"] if self.store else ["--data", self.data] if self.told else []
 
     def pipeline(self) -> Pipeline:
         """The pipeline, imported."""
@@ -120,8 +117,9 @@ def place(function: Callable[..., R]) -> Callable[..., R]:
     @click.argument("pipeline", shell_complete=_pipelines)
     @wraps(function)
     def command(pipeline: str, store: str | None, data: str, **rest: Any) -> R:
-        _check_one_store(click.get_current_context())
-        return function(Place(pipeline, store, data), **rest)
+        context = click.get_current_context()
+        _check_one_store(context)
+        return function(Place(pipeline, store, data, _was_told(context)), **rest)
 
     return command
 
@@ -144,6 +142,13 @@ def _check_one_store(context: click.Context) -> None:
         raise click.BadParameter(
             "--store names another place, a Postgres of your own: give one of the two", context, param_hint="'--data'"
         )
+
+
+def _was_told(context: click.Context) -> bool:
+    """Whether this command line says where the data is, by --data or by the settings file that it names."""
+    said, by_file = click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.DEFAULT_MAP
+    found = context.get_parameter_source("data")
+    return found is said or (found is by_file and context.find_root().get_parameter_source("config") is said)
 
 
 def _pipelines(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:

@@ -55,25 +55,14 @@ def test_a_command_is_named_as_the_user_of_up_has_to_type_it(
     store: str | None, data: str, asked: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`up` gives its processes a URL, also when the user gave none."""
-    for name, value in child_environment(Place("a:b", store, data), "postgresql://of-up").items():
+    usual = data == DEFAULT_DATA
+    for name, value in child_environment(Place("a:b", store, data, not usual), "postgresql://of-up").items():
         monkeypatch.setenv(name, value)
     with Lines(quiet=True, verbose=False) as lines:
         outcome_of_all(lines, Place("a:b", "postgresql://of-up", DEFAULT_DATA), RunEnding(1))
     assert capsys.readouterr().err == (
         f"millwheel: warning: 1 key is in quarantine: see millwheel quarantine list a:b{asked}\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("data", "asked"), [("of the variable", ""), (DEFAULT_DATA, f" --data {DEFAULT_DATA}"), ("other", " --data other")]
-)
-def test_a_command_finds_by_itself_the_store_that_the_environment_names(
-    data: str, asked: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("MILLWHEEL_DATA", "of the variable")
-    with Lines(quiet=True, verbose=False) as lines:
-        outcome_of_all(lines, Place("a:b", None, data), RunEnding(1))
-    assert capsys.readouterr().err.endswith(f"see millwheel quarantine list a:b{asked}\n")
 
 
 @pytest.mark.parametrize(

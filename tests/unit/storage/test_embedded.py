@@ -28,7 +28,7 @@ from millwheel.limits import SERVER_START_LIMIT_S
 from millwheel_injectors import FileSource, TextLines
 from millwheel_storage import embedded
 from millwheel_storage.embedded import EmbeddedPostgres
-from millwheel_storage.server_traces import MARK, command_line
+from millwheel_storage.server_traces import MARK, command_line, status_of
 
 pytestmark = pytest.mark.postgres
 
@@ -251,7 +251,7 @@ def at_the_first_look(patch: pytest.MonkeyPatch) -> None:
 
 def when_it_answers(patch: pytest.MonkeyPatch) -> None:
     """Ctrl-C when the server is ready."""
-    status = embedded.status_of
+    status = status_of
 
     def ready(data: Path) -> str:
         found = status(data)
@@ -567,7 +567,7 @@ def test_a_server_whose_directory_goes_while_it_runs_is_stopped(
 ) -> None:
     # It was left behind, with two bare tracebacks.
     if again:  # a file system may give a new directory the inode of one that is gone
-        monkeypatch.setattr(embedded, "_place_of", lambda directory: (1, 1))
+        monkeypatch.setattr(embedded, "place_of", lambda directory: (1, 1))
     with short_directory() as place:
         (place / "here").mkdir()
         subprocess.run(["cp", "-a", cluster, place / "here" / "postgres"], check=True)
@@ -581,7 +581,7 @@ def test_a_server_whose_directory_goes_while_it_runs_is_stopped(
 def test_a_run_whose_directory_was_removed_leaves_the_server_of_the_next_one_alone(
     cluster: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "_place_of", lambda directory: (1, 1))  # as where inodes come again
+    monkeypatch.setattr(embedded, "place_of", lambda directory: (1, 1))  # as where inodes come again
     with short_directory() as place:
 
         def begun() -> EmbeddedPostgres:
