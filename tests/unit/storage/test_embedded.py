@@ -103,10 +103,13 @@ def test_a_killed_server_whose_last_worker_ends_in_the_middle_of_a_start_is_no_c
 
 def test_a_server_that_cannot_start_says_why_and_nobody_waits_for_it_who_wants_to_end(cluster: Path) -> None:
     with short_directory(cluster) as directory, EmbeddedPostgres(directory) as server:
-        assert server.pid is not None
+        pid = server.pid
+        assert pid is not None
         with (directory / "postgres" / "postgresql.conf").open("a") as settings:
             settings.write("\nnonsense = 1\n")
-        os.kill(server.pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
+        while server.pid is not None:  # a busy machine takes its time, and until then it answers
+            time.sleep(0.001)
         began = time.monotonic()
         with pytest.raises(
             StoreError, match=r"^Postgres in .* does not start: (FATAL: |processes of ).*; see .*postgres\.log$"
