@@ -28,7 +28,7 @@ from millwheel.transport.proto import push_pb2 as pb
 from millwheel.transport.push_client import _checked_time, _Pending
 from millwheel.transport.push_form import PUSH_VERSION, replies, reply_of, request_of
 from millwheel.transport.push_queue import PushAccount, Pushed, PushQueue, Row
-from millwheel.transport.push_server import PushServer
+from millwheel.transport.push_server import PushServer, _Client
 from millwheel.transport.roles import PUSH, Role
 from millwheel_injectors import PushSource
 from millwheel_injectors.pushed import PushPartition
@@ -299,6 +299,50 @@ def test_refusals_of_records_that_are_done_at_once_all_reach_the_client(monkeypa
         await asyncio.gather(server, return_exceptions=True)
 
     asyncio.run(scenario())
+
+
+class Hears:
+    """The other end of a stream, to which a source speaks."""
+
+    def __init__(self, heard: Callable[[pb.PushReply], None]) -> None:
+        self._heard = heard
+        self.told: list[pb.PushReply] = []
+
+    def peer(self) -> str:
+        return "here"
+
+    async def write(self, data: bytes) -> None:
+        self.told.append(reply_of(data))
+        self._heard(self.told[-1])
+
+
+def test_a_sign_of_life_says_nothing_of_what_is_done_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client would take a record for durable before it hears that it is refused."""
+    monkeypatch.setattr(limits, "CHANNEL_BEAT_S", 0.0)  # one goes out with every word
+    queue = PushQueue()
+
+    def heard(reply: pb.PushReply) -> None:
+        if len(hears.told) == 1:  # while the source waits until this has gone out
+            queue.refuse(1, "no")
+            queue.keep(2)
+
+    async def scenario() -> None:
+        client = _Client(queue, hears)
+        queue.put(client._account, Pushed([b"a", b"b"], [b"", b""], [1, 1]))
+        queue.read(2, 1_000)
+        queue.keep(1)
+        telling = asyncio.create_task(client._tell())
+        await until(lambda: any(reply.refused for reply in hears.told))
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+    hears = Hears(heard)
+    asyncio.run(scenario())
+    kept = 0
+    for reply in hears.told:
+        assert all(one.number >= kept for one in reply.refused)
+        kept = reply.kept
+    assert kept == 2
 
 
 async def gone(queue: PushQueue) -> bool:
@@ -705,6 +749,7 @@ def opening(stream: str = "orders", version: int = PUSH_VERSION) -> bytes:
         ([b"\xff"], grpc.StatusCode.INVALID_ARGUMENT, "no message of a client"),
         ([b""], grpc.StatusCode.INVALID_ARGUMENT, "begins with an opening"),
         ([opening(version=9)], grpc.StatusCode.FAILED_PRECONDITION, "version 9"),
+        ([opening(version=0)], grpc.StatusCode.FAILED_PRECONDITION, "version 0"),
         ([opening("other")], grpc.StatusCode.NOT_FOUND, "called 'orders', and not 'other'"),
         ([opening(), opening()], grpc.StatusCode.INVALID_ARGUMENT, "in the middle of a stream"),
         ([opening(), b"\xff"], grpc.StatusCode.INVALID_ARGUMENT, "no message of a client"),
@@ -732,6 +777,24 @@ def test_a_malformed_client_gets_a_status_and_disturbs_nobody(
             assert says in found[1]
             await pusher.push(*record(1))
         await check_ledger(store, 2)
+
+    asyncio.run(scenario())
+
+
+def test_whoever_opens_a_stream_and_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no client yet, and no quota bounds how many of these there are."""
+    quick(monkeypatch)
+
+    async def scenario() -> None:
+        addresses = list[str]()
+        serving = PushServer(PushQueue(), "orders", LOOPBACK, id_slack_us=1).serve(addresses.append)
+        server = asyncio.create_task(serving)
+        await until(lambda: addresses)
+        code, says = await asyncio.wait_for(refusal(addresses[0]), 20)
+        assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "no opening came" in says
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
 
     asyncio.run(scenario())
 
