@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 
 from millwheel.cli.main import main
 from millwheel.cli.options import option
@@ -81,6 +82,7 @@ def test_a_file_that_is_named_is_read_instead_of_the_one_that_lies_there(tmp_pat
 @pytest.mark.parametrize(("text", "said"), [
     ("stoer = 1", "stoer is no setting. Did you mean store?"),
     ("[runn]\nquiet = true", "[runn] is no command. Did you mean run?"),
+    ("[store]\nhost = 'a'", "[store] is no command"),
     ("[run]\nhost = 'a'", "host is no setting of [run]"),
     ("[run]\nalow-rejected = 1", "alow-rejected is no setting of [run]. Did you mean allow-rejected?"),
     ("[run]\nyes = true", "yes is no setting of [run]"),
@@ -148,6 +150,7 @@ def test_a_variable_that_names_no_file_is_an_error(tmp_path: Path, monkeypatch: 
         call(tmp_path, FILE, "run")
     with pytest.raises(click.BadParameter, match="it is empty; leave the option out, or name a file"):
         call(tmp_path, FILE, "--config", "", "run")
+    assert call(tmp_path, FILE, "--config", "millwheel.toml", "run")["store"] == "file", "this one is named"
 
 
 def test_only_variables_of_millwheel_that_set_nothing_are_misspelt() -> None:
@@ -169,6 +172,12 @@ def test_a_file_that_is_named_and_not_there_is_an_error(capsys: pytest.CaptureFi
 def test_the_help_says_which_place_wins(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert "command line wins over the environment" in " ".join(capsys.readouterr().out.split())
+
+
+def test_words_are_completed_whatever_is_wrong_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "millwheel.toml").write_text("stoer = 1")
+    completes = ShellComplete(command()[0], {}, "millwheel", "_MILLWHEEL_COMPLETE")
+    assert [found.value for found in completes.get_completions([], "ru")] == ["run"]
 
 
 def test_the_own_help_needs_no_file_and_that_of_a_command_does(

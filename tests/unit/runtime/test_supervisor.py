@@ -335,6 +335,15 @@ def test_a_controller_that_dies_after_the_end_of_the_run_is_started_again_while_
     assert run(supervisor, limit_s=30) == 0
 
 
+def test_processes_have_the_environment_that_they_are_given_and_no_other() -> None:
+    """It says where the store is, which no command line does."""
+    said: Said = []
+    shows = child("a", "import os\nprint(os.environ.get('GIVEN'), os.environ.get('HOME'))")
+    supervisor = Supervisor([shows], VERDICTS, lambda *line: said.append(line), {"GIVEN": "here"})
+    assert run(supervisor) == 0
+    assert said == [("a", False, "here None")]
+
+
 def test_ctrl_c_of_a_terminal_is_for_the_supervisor_which_ends_all_in_order() -> None:
     supervisor, said = family(child("a", "import os\nprint(os.getsid(0) == os.getpid())"))
     assert run(supervisor) == 0

@@ -6,8 +6,9 @@ import os
 import pwd
 import shutil
 import stat
+import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -109,3 +110,104 @@ def test_programs_in_a_closed_directory_are_copied_once(closed: Path, monkeypatc
     made.chmod(0o777)
     with pytest.raises(StoreError, match="is not ours; remove it"):
         reachable_programs(hidden, nobody)
+
+
+@pytest.fixture
+def copies(closed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where copies go in a test: everybody can pass through it."""
+    found = closed.parent.parent / "copies"
+    found.mkdir(mode=0o755)
+    monkeypatch.setattr(privileges, "COPIES", found)
+    return found
+
+
+def programs_in(closed: Path) -> Path:
+    """A wheel with a program, its libraries and what it reads, in a directory that is closed."""
+    install = closed / "wheel" / "pginstall"
+    for part in ("bin", "lib", "share"):
+        (install / part).mkdir(parents=True)
+    (install / "bin" / "postgres").write_text("of the wheel")
+    return install / "bin"
+
+
+def led_elsewhere(copy: Path) -> None:
+    copy.symlink_to(copy.rename(copy.with_name("elsewhere")))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda copy: copy.chmod(0o775),
+        lambda copy: copy.chmod(0o757),
+        lambda copy: os.chown(copy, pwd.getpwnam("daemon").pw_uid, -1),
+        led_elsewhere,
+    ],
+    ids=["group", "all", "owner", "link"],
+)
+def test_programs_that_somebody_else_could_exchange_are_not_run(
+    closed: Path, copies: Path, spoil: Callable[[Path], None]
+) -> None:
+    programs, nobody = programs_in(closed), pwd.getpwnam("nobody")
+    assert (reachable_programs(programs, nobody) / "postgres").read_text() == "of the wheel"
+    (copy,) = copies.iterdir()
+    spoil(copy)
+    with pytest.raises(StoreError, match=f"{copy} is not ours; remove it"):
+        reachable_programs(programs, nobody)
+
+
+def test_programs_that_have_changed_are_copied_again(closed: Path, copies: Path) -> None:
+    programs, nobody = programs_in(closed), pwd.getpwnam("nobody")
+    first = reachable_programs(programs, nobody)
+    (programs / "postgres").write_text("of the next wheel")
+    os.utime(programs / "postgres", (1, 1))
+    assert (reachable_programs(programs, nobody) / "postgres").read_text() == "of the next wheel"
+    assert (first / "postgres").read_text() == "of the wheel", "a server may run it"
+
+
+def test_a_copy_is_whole_or_there_is_none(closed: Path, copies: Path) -> None:
+    programs = programs_in(closed)
+    install = programs.parent
+    (install / "share").rmdir()
+    with pytest.raises(StoreError, match="cannot copy the programs of Postgres to"):
+        reachable_programs(programs, pwd.getpwnam("nobody"))
+    assert [*copies.iterdir()] == []
+    (install / "share").mkdir()
+    for _ in range(2):  # another process may be first
+        privileges._copy(install.parent, install, copies / "made")
+    assert [*copies.iterdir()] == [copies / "made"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "group", "mode", "is_open"),
+    [
+        ("nobody", "root", 0o100, True),
+        ("nobody", "root", 0o011, False),
+        ("root", "nobody", 0o710, True),
+        ("root", "nobody", 0o701, False),
+        ("root", "root", 0o701, True),
+        ("root", "root", 0o710, False),
+    ],
+)
+def test_who_may_pass_is_said_by_the_owner_or_the_group_or_else_by_what_is_for_all(
+    closed: Path, owner: str, group: str, mode: int, is_open: bool
+) -> None:
+    """Linux asks one of the three only."""
+    nobody, way = pwd.getpwnam("nobody"), closed.parent
+    os.chown(way, pwd.getpwnam(owner).pw_uid, nobody.pw_gid if group == "nobody" else 0)
+    way.chmod(mode)
+    closed.chmod(0o755)
+    assert closed_to(nobody, closed) == (None if is_open else way)
+    passes = subprocess.run(
+        ["ls", closed], user=nobody.pw_uid, group=nobody.pw_gid, extra_groups=[], capture_output=True
+    )
+    assert (passes.returncode == 0) is is_open
+
+
+def test_a_directory_without_a_cluster_says_nothing_of_the_user(closed: Path) -> None:
+    """Somebody may have made it, and whoever that is would have all that is kept there."""
+    data = closed / "postgres"
+    data.mkdir()
+    os.chown(data, pwd.getpwnam("daemon").pw_uid, -1)
+    found = server_user(data)
+    assert found is not None
+    assert found.pw_name in privileges.USUAL_USERS
