@@ -32,10 +32,10 @@ from millwheel.host.over import Tolerance
 from millwheel.launch import StoreLoss
 from millwheel.overview import ClusterPicture, SeenInterval
 from millwheel.runtime import memory
-from millwheel.runtime.supervisor import ENDS, Supervisor
-from millwheel.spark import hosted, hosting, masters
+from millwheel.runtime.supervisor import ENDS, ChildPlan, Supervisor
+from millwheel.spark import controllers, hosted, hosting, masters
 from millwheel.spark.controllers import ControllerFamily
-from millwheel.spark.hosted import HostedWorker, command_of, task_of
+from millwheel.spark.hosted import HostedWorker, WorkerEnd, command_of, task_of
 from millwheel.spark.hosting import SparkCluster
 from millwheel.spark.hosting_plan import HostingPlan, log_line
 from millwheel.spark.masters import check_master, check_reachable, is_local
@@ -537,6 +537,18 @@ def test_a_worker_that_always_fails_ends_the_cluster_and_one_that_is_killed_does
         assert last[-3:-1] == ["a", "b"], "all that it printed last"
 
 
+def test_only_deaths_soon_after_the_start_make_the_next_start_wait(
+    hosted_by: tuple[Jobs, SparkCluster, Family], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, cluster, _ = hosted_by
+    of_two(hosted_by, monkeypatch)
+    place, counted = cluster._places[1], []
+    for status, old in ((-9, False), (-9, False), (-9, True), (1, False), (1, True), (1, False)):
+        cluster._note(place, WorkerEnd(status, 1.0, ()), old)
+        counted.append((place.deaths, place.failures))
+    assert counted == [(1, 0), (2, 0), (1, 0), (2, 1), (1, 1), (2, 2)]
+
+
 def test_a_worker_is_told_where_it_runs_and_what_it_may_take(
     hosted_by: tuple[Jobs, SparkCluster, Family], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -673,6 +685,46 @@ def test_controllers_that_cannot_be_kept_have_failed(monkeypatch: pytest.MonkeyP
     family.stop(over=True)
     assert (family.seen, family.failed) == (None, Status.FAILED)
     assert said == ["no controller can be kept: no more processes can be made"]
+
+
+def test_a_controller_beside_the_driver_is_told_what_is_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = HostingPlan(
+        path="words:pipeline", url="postgresql://secret@db/x", options=("--lease", "5"), certs="certs",
+        allowed=Tolerance(2, 3),
+    )  # fmt: skip
+    child = controllers._plan(plan, 2, "driver")
+    assert child.command[1:] == [
+        "-m", "millwheel", "controller", "words:pipeline", "--name", "controller-2", "--with-parent", "--lease", "5",
+        "--allow-quarantine", "2", "--allow-rejected", "3", "--certs", str(tmp_path / "certs"),
+        "--listen", "0.0.0.0:0", "--advertise", "driver",
+    ]  # fmt: skip
+    assert (child.name, child.is_worker) == ("controller-2", True)
+    assert "--listen" not in controllers._plan(plan, 1, None).command, "nobody calls it from another machine"
+
+
+@pytest.mark.parametrize(
+    ("code", "over", "ends"),
+    [
+        ("time.sleep(0.5)\nraise SystemExit(3)", True, (3, None)),
+        ("raise SystemExit(2)", True, (None, 2)),
+        ("time.sleep(60)", False, (None, None)),
+    ],
+)
+def test_controllers_find_the_store_of_the_cluster_and_how_they_end_is_known(
+    code: str, over: bool, ends: tuple[int | None, int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = f"import os, time\nprint(os.environ['MILLWHEEL_STORE'], flush=True)\n{code}"
+    child = ChildPlan("controller-1", True, [sys.executable, "-c", code])
+    monkeypatch.setattr(controllers, "_plan", lambda *_: child)
+    monkeypatch.setenv("MILLWHEEL_STORE", "postgresql://another")
+    said: list[str] = []
+    plan = HostingPlan(path="words:pipeline", url="postgresql://nowhere")
+    family = ControllerFamily(plan, None, lambda name, is_wrong, line: said.append(line))
+    while not said:
+        time.sleep(0.01)
+    family.stop(over)
+    assert (said[0], family.seen, family.failed) == ("postgresql://nowhere", *ends)
 
 
 class Followed:

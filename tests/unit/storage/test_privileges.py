@@ -211,3 +211,6 @@ def test_a_directory_without_a_cluster_says_nothing_of_the_user(closed: Path) ->
     found = server_user(data)
     assert found is not None
     assert found.pw_name in privileges.USUAL_USERS
+    (data / "PG_VERSION").write_text("18")
+    os.chown(data, 0, 0)  # root has copied a cluster there
+    assert server_user(data) == found
