@@ -22,6 +22,10 @@ def host_and_port(address: str) -> tuple[str, int]:
     """
     host, colon, port = address.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        bare.encode("idna")
+    except UnicodeError:  # a label is empty or too long, and looking it up would fail with this, which is no OSError
+        bare = ""
     if not (colon and bare and _HOST.fullmatch(bare) and port.isascii() and port.isdecimal() and int(port) < 2**16) or (
         ":" in host and bare == host
     ):

@@ -49,6 +49,8 @@ class PushServer:
         self._host, self._port = host_and_port(listen)
         self._id_slack_us = id_slack_us
         self._certificates = certificates
+        self._streams = 0
+        """Also those that have not said yet what they are."""
         if certificates is None and not is_loopback(self._host):
             raise ChannelError(
                 f"{listen} can be reached from other machines, and nothing proves who pushes: listen on 127.0.0.1, or make "
@@ -100,8 +102,15 @@ class PushServer:
             await _refuse(
                 context, grpc.StatusCode.PERMISSION_DENIED, f"a certificate of the role {role} pushes nothing"
             )
-        if self._queue.clients >= limits.PUSH_CLIENTS_LIMIT:
+        if self._streams >= limits.PUSH_CLIENTS_LIMIT:
             await _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "too many clients (PUSH_CLIENTS_LIMIT)")
+        self._streams += 1
+        try:
+            await self._converse(context)
+        finally:
+            self._streams -= 1
+
+    async def _converse(self, context: Any) -> None:
         await self._opening(context)
         client = _Client(self._queue, context)
         try:

@@ -8,7 +8,9 @@ from millwheel.errors import ChannelError
 from millwheel.transport.addresses import host_and_port, is_loopback
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:7000", "[::1]:7000", "node-2.example:0"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:7000", "[::1]:7000", "node-2.example:0", "a" * 63 + ".example.:1", "bücher.example:1"]
+)
 def test_a_host_and_a_port_make_an_address(address: str) -> None:
     host, port = host_and_port(address)
     assert f"{host}:{port}" == address
@@ -26,6 +28,9 @@ WRONG = [
     "http://host:1",
     "a@b:1",
     "a,b:1",
+    "a..b:1",
+    "a" * 64 + ".example:1",
+    "ü" * 64 + ":1",
 ]
 
 

@@ -911,6 +911,37 @@ def test_too_many_clients_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(scenario())
 
 
+def test_streams_that_are_not_opened_yet_count_among_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that come at once would be let in, however many there are."""
+    monkeypatch.setattr(limits, "PUSH_CLIENTS_LIMIT", 1)
+
+    async def scenario() -> None:
+        addresses = list[str]()
+        serving = PushServer(PushQueue(), "orders", LOOPBACK, id_slack_us=1).serve(addresses.append)
+        server = asyncio.create_task(serving)
+        await until(lambda: addresses)
+        async with grpc.aio.insecure_channel(addresses[0]) as channel:
+            method: Any = channel.stream_stream(PUSH)
+            calls = [method() for _ in range(3)]
+            await asyncio.sleep(0.3)  # all are there, and none has said anything
+            refused = 0
+            for call in calls:
+                try:
+                    await call.write(opening())
+                    await asyncio.wait_for(call.read(), 20)
+                except grpc.aio.AioRpcError as error:
+                    refused += error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                except asyncio.InvalidStateError:
+                    refused += await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert refused == 2
+            for call in calls:
+                call.cancel()
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
 async def push_one(address: str, number: int) -> None:
     async with AsyncPusher(address, "orders") as pusher:
         await pusher.push(*record(number))
