@@ -218,8 +218,11 @@ def each_counts_once(came: Came, of_sliding: Came, kind: str) -> None:
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("then", DURABILITIES)
 @pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.parametrize("comes", [False, True])  # first those in which each planted bug is seen
-@pytest.mark.parametrize(("at", "kind"), [(123, "sum"), (74, "sum"), (5, "set"), (18, "sum"), (51, "last"), (33, "early")])
+@pytest.mark.parametrize("comes", [False, True])
+# First those in which each planted bug is seen.
+@pytest.mark.parametrize(
+    ("at", "kind"), [(123, "sum"), (74, "sum"), (5, "set"), (18, "sum"), (51, "last"), (33, "early")]
+)
 def test_each_record_counts_once_wherever_the_run_before_ends(
     at: int, kind: str, comes: bool, durability: str, then: str
 ) -> None:
