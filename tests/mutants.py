@@ -33,6 +33,7 @@ from tests.planted import (
 )
 from tests.planted import accounts as accounts  # they register their own
 from tests.planted import agreements as agreements
+from tests.planted import announced as announced
 from tests.planted import checkpoints as checkpoints
 from tests.planted import cluster_cuts as cluster_cuts
 from tests.planted import clusters as clusters
