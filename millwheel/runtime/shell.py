@@ -470,6 +470,8 @@ class Shell:
         loop, thread = asyncio.get_running_loop(), threading.get_ident()
 
         def wake() -> None:
+            if interval in self._announced:
+                return  # it is read later than this, so the read finds what was there now
             if threading.get_ident() == thread:
                 self._announce(host, interval)
             else:
@@ -479,7 +481,7 @@ class Shell:
         return wake
 
     def _announce(self, host: Host, interval: IntervalId) -> None:
-        if interval not in self._announced:  # else it will be read in any case
+        if interval not in self._announced:  # as several threads may have seen it
             self._announced.add(interval)
             self._queue.append((host, he.Announced(interval)))
             self._rouse()
