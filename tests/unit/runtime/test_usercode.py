@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -316,6 +317,41 @@ def test_a_partition_that_says_when_it_has_rows_is_read_then_and_not_looked_at_b
     assert source.wake is not None
     source.wake()
     assert source.looks <= 12, "it is looked at when it says so, and not more often"
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_run_that_rests_is_woken_by_what_is_announced(threaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, and not when it has something else to do.  A loop that is debugged lets no other thread touch it."""
+    monkeypatch.setattr("millwheel.core.source.injector.ANNOUNCED_POLL_US", 3_600 * SECOND)
+    source = Announcing(threaded)
+    pipeline = Pipeline("announced")
+    pipeline.inject(source, into=words)
+    pipeline.add(Keep, [subscribe(words, str)])
+    waited_s: list[float] = []
+
+    async def main() -> None:
+        run = EmbeddedRun(pipeline.graph(), MemoryStore(), pipeline.tables)
+        running = asyncio.ensure_future(run.run())
+        async with asyncio.timeout(60):
+            while source.looks < 1:
+                await asyncio.sleep(0.001)
+            for _ in range(5):
+                await asyncio.sleep(0.05)
+                looks, began = source.looks, time.monotonic()
+                await source.bring(1)
+                while source.looks == looks:
+                    await asyncio.sleep(0)
+                waited_s.append(time.monotonic() - began)
+            source.closed = True
+            assert source.wake is not None
+            source.wake()
+            await running
+
+    asyncio.run(main(), debug=threaded)
+    assert min(waited_s) < 0.1
+    assert source.wake is not None
+    with ThreadPoolExecutor() as late:
+        late.submit(source.wake).result()  # nobody listens any more, and the loop is closed
 
 
 def test_rows_that_are_announced_before_anybody_reads_cost_one_event() -> None:
