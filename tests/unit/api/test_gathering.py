@@ -96,6 +96,19 @@ def test_a_hot_key_is_gathered_under_several_and_the_hook_sees_few_records() -> 
     assert min(output.timestamp for output in stepper.outputs(totals)) == 7 * SECOND
 
 
+def test_a_value_that_is_not_for_the_computation_is_not_gathered_for_it() -> None:
+    pipeline = Pipeline("shops")
+    pipeline.inject(IterableSource("till", []), into=sales)
+    pipeline.add(Total, [subscribe(sales, lambda sale: sale.shop or None)], [totals], combiner=Gathering(add, shards=2))
+    stepper = Stepper(pipeline)
+    for shop in ("", "hot", ""):
+        stepper.send(sales, Sale(shop, 5), SECOND)
+    assert [key.partition("#")[2] for key in stepper.states("Total.parts")] == ["hot"]
+    stepper.advance_clock(SECOND)
+    stepper.finish()
+    assert stepper.states("Total") == {"hot": {"cents": 5, "calls": 1}}
+
+
 def test_only_values_of_the_same_stretch_of_time_are_merged_and_the_watermark_waits_for_them() -> None:
     stepper = Stepper(shops(Gathering(add, shards=2, by=lambda sale: 0, within=10 * SECOND)))
     for second in (12, 3, 9, 18):
