@@ -152,6 +152,18 @@ def test_a_hold_allows_older_productions_until_it_is_released() -> None:
     assert [entry.sequence for entry in done.quarantined] == [1]
 
 
+def test_what_one_record_holds_the_next_ones_of_its_key_may_produce() -> None:
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        if record.timestamp == 3:
+            context.hold(3)
+        else:
+            context.produce(out, record.key, 3)
+
+    done = executor_of(computation_of(hook)).run(work(part(("a", 3), ("a", 7), ("b", 7))))
+    assert done.produced[OUT].keys == ["a"]
+    assert [entry.key for entry in done.quarantined] == ["b"]
+
+
 def test_unstrict_timestamps_are_counted_not_refused() -> None:
     def hook(self: Any, context: Context, record: Record[str]) -> None:
         context.produce(out, "x", 1)

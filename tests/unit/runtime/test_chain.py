@@ -12,7 +12,7 @@ from millwheel.bundles import TimerPlace
 from millwheel.model import MIN_TIME
 from millwheel.runtime.chain import TimerChain
 from millwheel.work import InvocationOutcome, Stall, Work
-from tests.unit.api.hooks import computation_of, executor_of, work
+from tests.unit.api.hooks import computation_of, executor_of, out, work
 
 Hook = Callable[[Context, Timer], None]
 FAR: TimerPlace = (101, ("", ""))
@@ -69,6 +69,25 @@ def test_when_no_more_may_fire_what_comes_later_for_the_key_goes_back() -> None:
     assert fired == [("a", "tick", 10), ("a", "tick", 20), ("b", "w", 25)]
     assert done.timers == {"a": {("watermark", "tick"): 30, ("watermark", "w"): 35}}
     assert len(given.timers) + done.chained == len(fired)
+
+
+@pytest.mark.parametrize("listed", [[], [Timer("b", "last", 50)]])
+def test_when_there_is_no_room_for_more_what_a_hook_has_set_fires_later(
+    listed: list[Timer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one checkpoint could have all that a chain of timers makes."""
+    monkeypatch.setattr(limits, "OUTCOME_LIMIT_BYTES", 250)
+
+    def heavy(context: Context, timer: Timer) -> None:
+        ticks(context, timer)
+        context.produce(out, "o" * 100)
+
+    fired, done = fire(heavy, timer_work(Timer("a", "tick", 10), *listed))
+    assert fired == [("a", "tick", 10), ("a", "tick", 20)]
+    pending = {key: changes for key, changes in done.timers.items() if key != "a"}
+    assert done.timers["a"] == {("watermark", "tick"): 30}
+    assert pending == {timer.key: {("watermark", timer.tag): timer.timestamp} for timer in listed}
+    assert done.chained == 1 - len(listed)
 
 
 def test_no_later_timer_of_the_key_fires_before_one_that_is_set_now_and_may_not_fire_at_all() -> None:

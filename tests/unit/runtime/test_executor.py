@@ -142,6 +142,44 @@ def test_a_redrive_runs_timers_too() -> None:
     assert fired == [Timer("a", "t", 9, "wall")]
 
 
+@pytest.mark.parametrize("way", ["at once", "tried again", "redriven"])
+def test_a_record_is_late_behind_the_watermark_whichever_way_it_comes_to_its_hook(way: str) -> None:
+    tried: list[str] = []
+    late: dict[str, bool] = {}
+
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        tried.append(record.key)
+        if way == "tried again" and tried.count(record.key) == 1:
+            raise RuntimeError("once")
+        late[record.key] = record.late
+
+    given = work(watermark=6)
+    if way == "redriven":
+        given.redrive = [entry(f"{'abc'[n]}=1", SequenceNumber(5 + n)) for n in range(3)]
+    else:
+        given.parts = [part(("a=1", 5), ("b=1", 6), ("c=1", 7))]
+    executor_of(computation_of(hook)).run(given)
+    assert late == {"a": True, "b": False, "c": False}
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("what", ["ProcessRecord", "ProcessTimer"])
+def test_who_is_told_of_a_failure_hears_which_hook_it_was_and_whether_it_ran_again(what: str, again: bool) -> None:
+    def fails(self: Any, context: Context, _: object) -> None:
+        raise RuntimeError("no")
+
+    told: list[tuple[str, str, str, bool]] = []
+    executor = executor_of(computation_of(fails, fails))
+    executor.on_failure = lambda hook, key, error, redriven: told.append((hook, key, str(error), redriven))
+    timer = Timer("a", "t", 1)
+    if what == "ProcessTimer":
+        given = work(redrive=[QuarantineEntry.of_timer(timer, "")]) if again else work(timers=[timer])
+    else:
+        given = work(redrive=[entry("a=1", SequenceNumber(1))]) if again else work(part(("a=1", 1)))
+    executor.run(given)
+    assert told == [(what, "a", "no", again)]
+
+
 class Heir(Computation[str]):
     """Reads what earlier records of the same invocation wrote."""
 
