@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from millwheel.host.messages import Hello
 from millwheel.host.receivers import Receivers
 from millwheel.ids import IntervalId, Sequencer
@@ -74,3 +77,25 @@ def test_a_receiver_with_other_keys_than_the_sender_knows_is_sent_nothing() -> N
     receivers.greet("w1", Hello(IntervalId(1), Sequencer(100), 1, "", "m"))
     assert receivers.place(row(1)) is None, "it was split, and the sender has not heard of that"
     assert receivers.place(row(1, "", "m")) == ("w1", 100)
+
+
+INTERVALS, WORKERS = (1, 2, 3), ("w1", "w2")
+
+
+@given(st.lists(st.one_of(st.sampled_from(WORKERS), st.tuples(st.sampled_from(WORKERS), st.sampled_from(INTERVALS)))))
+def test_whatever_is_cut_and_said_a_receiver_is_reached_exactly_since_its_last_hello(
+    steps: list[str | tuple[str, int]],
+) -> None:
+    """Each cut is of one worker, and each hello is newer than all before it."""
+    receivers, last, reached = Receivers(), dict[int, str](), dict[int, str]()
+    for round_, step in enumerate(steps):
+        if isinstance(step, str):
+            receivers.cut(step)
+            reached = {number: peer for number, peer in reached.items() if peer != step}
+        else:
+            peer, number = step
+            assert receivers.greet(peer, Hello(IntervalId(number), Sequencer(100), round_))
+            last[number] = reached[number] = peer
+        places = {number: receivers.place(row(number)) for number in INTERVALS}
+        assert places == {number: (reached[number], 100) if number in reached else None for number in INTERVALS}
+        assert receivers.unreached == last.keys() - reached.keys()

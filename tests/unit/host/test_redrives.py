@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 from millwheel import Computation, Pipeline, Stream, TextCoder, limits, subscribe
+from millwheel.core.interval import events as ev
 from millwheel.graph import Graph
-from millwheel.host.actors import Actors
+from millwheel.host.actors import Actor, Actors
+from millwheel.host.alphabet import Pause
 from millwheel.host.redrives import Redrives
+from millwheel.host.requests import ListRedrives
 from millwheel.host.routes import Routes
-from millwheel.ids import IntervalId, SubscriptionId
+from millwheel.ids import IntervalId, Sequencer, SubscriptionId
 from millwheel.ports import IntervalRow, Opened
 from millwheel_injectors import IterableSource
+from tests.unit.core.bench import Bench
 
 WORDS = Stream("words", TextCoder())
 STORED = [("a", ""), ("a", "k"), ("a", "z"), ("b", "k"), ("gone", "k")]
@@ -60,3 +64,26 @@ def test_a_round_that_ends_with_a_full_page_begins_anew_after_an_empty_one(redri
     assert redrives.read([("a", "k"), ("b", "")]) == {1: ["k"], 3: [""]}
     assert redrives.start == ("b", "\0")
     assert (redrives.read([]), redrives.more) == ({}, False)
+
+
+@pytest.mark.parametrize("here", [(), (1,), (2, 3), (1, 2, 3)])
+def test_of_the_requests_a_worker_tells_those_whose_intervals_it_has(
+    redrives: Redrives, monkeypatch: pytest.MonkeyPatch, here: tuple[int, ...]
+) -> None:
+    """The others are told by the workers that have them."""
+    told: list[tuple[int, list[str]]] = []
+
+    def tell(actor: Actor, event: ev.Event) -> None:
+        assert isinstance(event, ev.RedriveAsked)
+        told.append((actor.interval, [*event.keys]))
+
+    monkeypatch.setattr(redrives, "_tell", tell)
+    for number in here:
+        actor = Actor(interval=IntervalId(number), sequencer=Sequencer(1), owner="a", core=Bench().core)
+        redrives._actors.put(actor)
+    steps = redrives.steps()
+    wish = next(steps)
+    while isinstance(wish, ListRedrives):
+        wish = steps.send([place for place in STORED if place >= wish.start][: wish.limit])
+    assert isinstance(wish, Pause)
+    assert sorted(told) == [one for one in [(1, ["", "k"]), (2, ["z"]), (3, ["k"])] if one[0] in here]
