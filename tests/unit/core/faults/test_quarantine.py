@@ -180,3 +180,13 @@ def test_while_anything_is_suspected_the_lines_of_keys_are_read_one_by_one() -> 
         assert interval.quarantine.next() == ["c"], "whoever asked first; it runs alone"
         interval.quarantine.fetched([], more=False)
     assert interval.quarantine.next() == ["a", "b"]
+
+
+@pytest.mark.parametrize("folded", range(5, 10))
+def test_a_key_is_released_once_until_its_release_is_folded_whatever_is_folded_before(folded: int) -> None:
+    interval = Interval()
+    interval.quarantine.ask(["free"], 0)
+    assert interval.quarantine.take_released(Seq(8), interval.writes) == ["free"]
+    interval.quarantine.folded(Seq(folded))
+    interval.quarantine.ask(["free"], 0)
+    assert interval.quarantine.take_released(Seq(10), interval.writes) == (["free"] if folded >= 8 else [])

@@ -308,3 +308,17 @@ def test_culprits_are_known_to_the_next_core_if_it_begins_where_the_one_that_met
     second(ev.BundleArrived(msgspec.structs.replace(bundle(1, {7: ("bad", 5)}), epoch=label)))
     runs = bool(second.of(ev.Load)) and bool(second.load().parts[0].keys)
     assert runs == (label == 5)
+
+
+@pytest.mark.parametrize("places", [(0,), (0, 2), (2, 1), (0, 1, 2)])
+def test_each_culprit_is_told_what_the_database_said_of_its_own_row(places: tuple[int, ...]) -> None:
+    rows = {0: ("a", 5), 1: ("b", 6), 2: ("c", 7)}
+    first = Bench()
+    first.run(1, rows, upserted(*(record(key, SequenceNumber(number)) for number, (key, _) in rows.items())))
+    first(ev.Refused(Seq(1), tuple((place, f"row {place}") for place in places)))
+    (restart,) = first.of(ev.RestartInterval)
+    second = Bench(inherited=restart.inherited)
+    second.arrive(1, rows)
+    second.load()
+    second.invoked()
+    assert errors(second) == [(rows[place][0], place, f"row {place}") for place in sorted(places)]

@@ -375,6 +375,17 @@ def test_a_straggler_makes_the_checkpoint_store_its_production() -> None:
     assert bench.core.blame()[0][0] != "uncommitted checkpoint"
 
 
+def test_a_weak_checkpoint_leaves_with_its_last_ack_also_while_hooks_run() -> None:
+    bench = Bench(productions="weak")
+    bench.arrive(1, {0: ("k", 5)})
+    bench.load()
+    (sent,) = bench.invoked(produced(("x", 5))).sent()
+    bench.arrive(2, {1: ("j", 6)})
+    bench.load()
+    assert bench.images() == []
+    assert [image.ids[0].sequences for image in bench(ev.AckArrived(sent.number)).images()] == [[0]]
+
+
 # --- recovery and fencing -----------------------------------------------------------------------------------------
 
 
