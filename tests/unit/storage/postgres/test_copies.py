@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from millwheel import Checkpoints, Snapshots
 from millwheel.cluster import HotKey, MapOrder
@@ -488,3 +489,22 @@ def test_a_sequence_goes_on_behind_all_that_is_put_back(home: Home) -> None:
             ((following,),) = home.asked(f"SELECT nextval('{home.name}.{sequence}')")
             assert (following > 5_000) is (again == "large"), (sequence, table)
         home.savepoints.drop("large")
+
+
+def test_a_role_that_may_make_no_schema_is_told_that_a_savepoint_is_one(home: Home) -> None:
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+    with psycopg.connect(home.url, autocommit=True) as connection:
+        connection.execute("CREATE ROLE keeper LOGIN")
+    home.execute("GRANT USAGE ON SCHEMA {} TO keeper")
+    home.execute("GRANT ALL ON ALL TABLES IN SCHEMA {} TO keeper")
+    try:
+        with pytest.raises(
+            StoreError, match="a savepoint is a schema, and this role may make none: permission"
+        ) as told:
+            Savepoints(make_conninfo(home.url, user="keeper"), home.name).create("one")
+        assert type(told.value) is StoreError, "to ask again, as of a store that cannot be reached, would be in vain"
+        assert home.savepoints.found() == []
+    finally:
+        with psycopg.connect(home.url, autocommit=True) as connection:
+            connection.execute("DROP OWNED BY keeper")
+            connection.execute("DROP ROLE keeper")

@@ -63,6 +63,30 @@ def test_sources_whose_partitions_have_the_same_names_and_signs_know_their_own(
     asyncio.run(whole())
 
 
+@pytest.mark.parametrize("kind", [MemoryStore, PostgresStore])
+@pytest.mark.parametrize("signed", [(), ("p",), ("q",), ("p", "q")])
+def test_a_partition_that_has_ended_is_not_listed_any_more_whether_it_has_signs_or_not(
+    postgres: EmbeddedPostgres, pipeline: str, kind: type[MemoryStore] | type[PostgresStore], signed: tuple[str, ...]
+) -> None:
+    """It would be read at each start, for ever."""
+    store = MemoryStore() if kind is MemoryStore else PostgresStore(postgres.url, pipeline)
+
+    async def main() -> list[SourcePosition]:
+        await store.open_pipeline(PipelineShape(pipeline, {"a": ()}, {}, {}, (), ("src",)))
+        opened = await store.open_source("src", {"p": b"", "q": b""})
+        owned = await store.acquire([position.interval for position in opened])
+        writes = [
+            PositionWrite(p.interval, owned[p.interval], 9, True, b"", (b"sign",) if p.partition in signed else (), 0)
+            for p in opened
+        ]
+        assert await store.advance(writes) == owned.keys()
+        found = await store.source_partitions("src")
+        await store.close()
+        return found
+
+    assert asyncio.run(main()) == []
+
+
 def test_signs_that_come_before_the_end_do_not_count_as_those_of_the_end(
     postgres: EmbeddedPostgres, pipeline: str
 ) -> None:

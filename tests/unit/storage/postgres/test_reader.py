@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from millwheel.bundles import (
     TimerWrites,
     encode_checkpoint,
 )
+from millwheel.errors import StoreError
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.ports import Declaration, FoldWrite
 from millwheel_storage.embedded import EmbeddedPostgres
@@ -266,3 +268,33 @@ def test_a_log_that_is_recovered_in_parts_answers_what_the_whole_answers(
     with Reader(postgres.url, pipeline) as reader:
         assert reader.quarantined() == []
         assert [row.key for row in reader.scan_state("a")] == ["changed", "gone", "kept"]
+
+
+ASKED: dict[str, Callable[[Reader], object]] = {
+    "the state of a key": lambda reader: reader.get_state("b", "k"),
+    "all state": lambda reader: [*reader.scan_state("b")],
+    "all timers": lambda reader: reader.timers("b"),
+    "the timers of a key": lambda reader: reader.timers("b", "k"),
+    "holds": lambda reader: reader.holds("b"),
+    "keys in quarantine": lambda reader: reader.quarantined_keys("b"),
+    "the quarantine of a key": lambda reader: reader.quarantine_rows("b", "k"),
+    "a redrive": lambda reader: reader.request_redrive("b", "k"),
+    "all redrives": lambda reader: reader.request_redrives("b"),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_whoever_asks_about_a_computation_that_is_not_there_is_told_so(
+    postgres: EmbeddedPostgres, pipeline: str, asked: str
+) -> None:
+    """An empty answer would say that the computation has nothing."""
+
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        await store.open_pipeline(shape(pipeline))
+        await store.close()
+
+    asyncio.run(main())
+    refused = pytest.raises(StoreError, match=r"computation 'b' is not in the store; it has \['a'")
+    with Reader(postgres.url, pipeline) as reader, refused:
+        ASKED[asked](reader)
