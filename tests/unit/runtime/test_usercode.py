@@ -71,13 +71,13 @@ def code_of(source: Rows) -> UserCode:
     return UserCode(graph=pipeline.graph(), tables={}, clock=lambda: source.now)
 
 
-def searched(code: UserCode, earlier: tuple[SourcePosition, ...] | None) -> Discovery:
+def searched(code: UserCode, earlier: tuple[SourcePosition, ...] | None, name: str = "text") -> Discovery:
     """One search, of a source of which nothing is finished."""
-    step = code.discover(Discover("text", earlier))
+    step = code.discover(Discover(name, earlier))
     while not isinstance(step, Discovery):
         assert isinstance(step, BlockingCall | Unknown)
-        answer = code.block("text", step) if isinstance(step, BlockingCall) else {*step.signs}
-        step = code.seek(Seek("text", answer))
+        answer = code.block(name, step) if isinstance(step, BlockingCall) else {*step.signs}
+        step = code.seek(Seek(name, answer))
     return step
 
 
@@ -317,6 +317,36 @@ def test_a_partition_that_says_when_it_has_rows_is_read_then_and_not_looked_at_b
     assert source.wake is not None
     source.wake()
     assert source.looks <= 12, "it is looked at when it says so, and not more often"
+
+
+def listening(source: Announcing) -> None:
+    """Its partition is opened, and asked to say when it has rows if it is one that does."""
+    pipeline = Pipeline("announced")
+    pipeline.inject(source, into=words)
+    pipeline.add(Keep, [subscribe(words, str)])
+    code = UserCode(graph=pipeline.graph(), tables={}, clock=lambda: 0)
+    ((name, fingerprint),) = searched(code, (), source.name).found
+    position = SourcePosition(name, IntervalId(3), ProducerId(5), 0, False, fingerprint)
+    code.resume(Resume(source.name, name, position))
+    code.listen(IntervalId(3), lambda: None)
+
+
+@pytest.mark.parametrize(("announces", "pace", "asked"), [(True, None, True), (False, None, False), (True, 2.0, False)])
+def test_a_partition_is_asked_to_say_when_it_has_rows_if_its_source_does_and_is_no_replay(
+    announces: bool, pace: float | None, asked: bool
+) -> None:
+    source = Announcing(False)
+    source.announces, source.pace = announces, pace
+    listening(source)
+    assert (source.wake is not None) == asked
+
+
+def test_a_partition_that_fails_when_it_is_asked_to_say_when_it_has_rows_is_said_with_its_source() -> None:
+    source = Announcing(False)
+    mute = breaking(AnnouncingTap(source), "announce_to", None)
+    source.discover = lambda known: [mute]  # type: ignore[method-assign]
+    with pytest.raises(PipelineFailed, match="source 'announced' has failed: OSError: the disk is gone"):
+        listening(source)
 
 
 @pytest.mark.parametrize("threaded", [False, True])
