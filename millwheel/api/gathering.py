@@ -122,12 +122,22 @@ class Gatherer(Computation[V]):
     def ProcessRecord(self, context: Context, record: Record[V]) -> None:
         """One more value."""
         entry = str(record.timestamp // self._within_us) if self._within_us else "0"
-        known = self.parts.get(entry)
-        if known is not None and known[0] <= record.timestamp:
-            self.parts.set(entry, (known[0], self._merge(known[1], record.value)))
-            return
+        known, value = self.parts.get(entry), record.value
+        whole = record.key.partition(BEFORE_KEY)[2]
+        if known is not None and self._key(known[1]) != whole:  # a version with other keys has gathered it
+            context.produce(self._into, known[1], known[0])
+            self.parts.delete(entry)
+            known = None
+        if known is not None:
+            value = self._merge(known[1], value)
+            if (made := self._key(value)) != whole:
+                raise WiringError(
+                    f"merge made a value of key {made!r:.80} of values of key {whole!r:.80}: it must keep the key"
+                )
+            if known[0] <= record.timestamp:
+                self.parts.set(entry, (known[0], value))
+                return
         others = [oldest for _, (oldest, _) in self.parts.items()]
-        value = record.value if known is None else self._merge(known[1], record.value)
         self.parts.set(entry, (record.timestamp, value))
         context.hold(min([record.timestamp, *others]))
         if not others:
@@ -136,11 +146,7 @@ class Gatherer(Computation[V]):
 
     def ProcessTimer(self, context: Context, timer: Timer) -> None:
         """Give all that was gathered."""
-        whole = timer.key.partition(BEFORE_KEY)[2]
         for entry, (oldest, value) in [*self.parts.items()]:
-            if self._key(value) != whole:
-                made = f"merge made a value of key {self._key(value)!r:.80} of values of key {whole!r:.80}"
-                raise WiringError(f"{made}: it must keep the key")
             context.produce(self._into, value, oldest)
             self.parts.delete(entry)
         context.release_hold()
