@@ -210,6 +210,17 @@ def test_a_read_without_rows_says_what_is_known_of_its_partition(finished: bool,
     assert got.ahead == (None if upto is None else Ahead(73, 72, False))
 
 
+@pytest.mark.parametrize("rejected", [0, 2])
+@pytest.mark.parametrize(("limit", "full"), [(5, True), (6, False)])
+def test_a_read_is_full_when_it_has_as_many_rows_as_were_asked_for_those_that_were_rejected_included(
+    rejected: int, limit: int, full: bool
+) -> None:
+    rows = [*range(5 - rejected)]
+    output = Output(lambda value: b"", ((SubscriptionId(1), lambda value: "k"),))
+    got = read_rows(Given(Batch(rows, rows, rows, 5, b"", rejected)), output, limit, lambda *_: None)
+    assert got.full == full
+
+
 @pytest.mark.parametrize("short", ["values", "timestamps", "outside"])
 def test_a_batch_whose_columns_do_not_fit_names_its_partition(short: str) -> None:
     columns: dict[str, list[Any]] = {"values": [1, 2], "timestamps": [1, 2], "outside": [b"a", b"b"]}
