@@ -422,6 +422,7 @@ def test_a_worker_is_started_again_though_nobody_hears_of_it(
     hosted_by: tuple[Jobs, SparkCluster, Family], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "RESTART_FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(limits, "RESTART_LONGEST_DELAY_S", 10 * SOON_S)
     jobs, cluster, _ = hosted_by
     cluster.scale(1)
     for _ in range(2):
@@ -535,6 +536,19 @@ def test_a_worker_that_always_fails_ends_the_cluster_and_one_that_is_killed_does
         assert last[-2] == "Job aborted: KeyError: 7"
     else:
         assert last[-3:-1] == ["a", "b"], "all that it printed last"
+
+
+def test_a_worker_that_was_to_leave_has_seen_the_end_none_the_less(
+    hosted_by: tuple[Jobs, SparkCluster, Family], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else may be left who could."""
+    _, cluster, _ = hosted_by
+    of_two(hosted_by, monkeypatch)
+    place = cluster._places[2]
+    with cluster._changed:
+        place.wanted = False
+        cluster._note(place, WorkerEnd(Status.LEFT_OVER, 1.0, ()), True)
+    assert cluster.wait(SOON_S) == Status.LEFT_OVER
 
 
 def test_only_deaths_soon_after_the_start_make_the_next_start_wait(
@@ -654,7 +668,12 @@ def test_whoever_waits_for_a_core_says_so_once(
     while {*cluster.workers().values()} != {"runs"}:
         time.sleep(0.001)
     told = sorted(line.partition(":")[0] for _, _, line in said)
-    assert told == [f"worker-{number} waits for a free core of Spark" for number in (1, 2)]
+    waits = [f"worker-{number} waits for a free core of Spark" for number in (1, 2)]
+    assert told == waits
+    jobs.runs = False  # its executor is gone, and Spark has no other one
+    while len(said) < 4:
+        time.sleep(0.001)
+    assert sorted(line.partition(":")[0] for _, _, line in said[2:]) == waits
 
 
 def test_whoever_stops_a_cluster_waits_until_its_workers_have_left_and_not_for_others(
