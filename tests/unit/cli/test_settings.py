@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 import pytest
-from click.shell_completion import ShellComplete
 
 from millwheel.cli.main import main
 from millwheel.cli.options import option
@@ -172,12 +171,6 @@ def test_a_file_that_is_named_and_not_there_is_an_error(capsys: pytest.CaptureFi
 def test_the_help_says_which_place_wins(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert "command line wins over the environment" in " ".join(capsys.readouterr().out.split())
-
-
-def test_words_are_completed_whatever_is_wrong_with_the_file(tmp_path: Path) -> None:
-    (tmp_path / "millwheel.toml").write_text("stoer = 1")
-    completes = ShellComplete(command()[0], {}, "millwheel", "_MILLWHEEL_COMPLETE")
-    assert [found.value for found in completes.get_completions([], "ru")] == ["run"]
 
 
 def test_the_own_help_needs_no_file_and_that_of_a_command_does(
