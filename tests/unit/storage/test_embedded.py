@@ -77,6 +77,18 @@ def test_a_long_path_gets_a_short_socket() -> None:
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
+def test_directories_that_others_could_enter_are_closed(cluster: Path) -> None:
+    """Whoever comes to the socket is let in as the owner of everything."""
+    with short_directory(cluster) as directory:
+        server = EmbeddedPostgres(directory)
+        both = directory / "postgres", server.socket_directory
+        for path in both:
+            path.mkdir(exist_ok=True)
+            path.chmod(0o755)
+        with server:
+            assert [path.stat().st_mode & 0o777 for path in both] == [0o700] * 2
+
+
 def test_a_killed_server_starts_again_and_lost_nothing(cluster: Path) -> None:
     with short_directory(cluster) as directory, EmbeddedPostgres(directory) as server:
         with psycopg.connect(server.url) as connection:

@@ -60,6 +60,17 @@ def test_it_runs_below_a_closed_directory_and_changes_nothing_around_it(closed: 
     assert not sockets.exists()
 
 
+def test_the_server_has_no_group_of_root(closed: Path) -> None:
+    before = os.getgroups()
+    os.setgroups([0, 4242])
+    try:
+        with EmbeddedPostgres(closed / "postgres") as server:
+            status = Path(f"/proc/{server.pid}/status").read_text().splitlines()
+    finally:
+        os.setgroups(before)
+    assert [line.split()[1:] for line in status if line.startswith("Groups:")] == [[]]
+
+
 def test_the_user_is_the_one_that_is_told_or_that_made_the_cluster(
     closed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
