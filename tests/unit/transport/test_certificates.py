@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from millwheel import limits
@@ -178,6 +180,18 @@ def test_what_is_no_host_is_refused(host: str) -> None:
 def test_a_role_is_of_an_own_certificate_only() -> None:
     assert role_of(b"") is None
     assert role_of(OwnAuthority.make().pem) is None
+
+
+def test_a_certificate_of_two_roles_has_none() -> None:
+    """Which of them is meant, nobody can tell, and the wrong one may do more."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, NOW, NOW + timedelta(days=1))
+    for roles, found in (([Role.CLIENT], Role.CLIENT), ([Role.CLIENT, Role.WORKER], None)):
+        names = x509.SubjectAlternativeName(
+            [x509.UniformResourceIdentifier(f"millwheel:role:{role}") for role in roles]
+        )
+        made = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
+        assert role_of(made.public_bytes(serialization.Encoding.PEM)) is found
 
 
 # The table

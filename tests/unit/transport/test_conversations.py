@@ -11,7 +11,7 @@ import pytest
 
 from millwheel import limits
 from millwheel.host.messages import Delivery, EpochDeclared, MapChanged, Message
-from millwheel.transport.conversations import Conversation
+from millwheel.transport.conversations import Conversation, StreamBroken
 from millwheel.transport.frames import BEAT, Incoming, Outgoing
 from tests.unit.transport.network import delivery
 
@@ -21,7 +21,7 @@ class ByHand:
 
     def __init__(self, has_called: bool = True) -> None:
         self._has_called = has_called
-        self.comes: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.comes: asyncio.Queue[bytes | StreamBroken | None] = asyncio.Queue()
         self.written: list[Message | str] = []
         self.finished = False
         self.frames = 0
@@ -34,6 +34,8 @@ class ByHand:
 
     async def read(self) -> bytes | None:
         while (frame := await self.comes.get()) is not None:
+            if isinstance(frame, StreamBroken):
+                raise frame
             self.heard(frame)
         return None
 
@@ -268,6 +270,17 @@ def test_whoever_fails_to_take_a_message_ends_it() -> None:
         stream.comes.put_nowait(frame_of([MapChanged(1)]))
         await asyncio.wait_for(talks.run(), 5)
         assert talks.why == "a message was not taken: KeyError('no such interval')"
+
+    asyncio.run(talk())
+
+
+def test_a_stream_that_breaks_has_not_ended_in_order() -> None:
+    async def talk() -> None:
+        stream = ByHand()
+        talks = Conversation(stream, lambda message: None)
+        stream.comes.put_nowait(StreamBroken("the connection was lost"))
+        await asyncio.wait_for(talks.run(), 5)
+        assert (talks.why, talks.orderly, talks.malformed) == ("the connection was lost", False, False)
 
     asyncio.run(talk())
 

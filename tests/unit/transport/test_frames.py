@@ -11,7 +11,7 @@ from millwheel import limits
 from millwheel.cluster import RunEnding
 from millwheel.errors import WireError
 from millwheel.host.messages import Delivery, MapChanged, Message, RunEnded
-from millwheel.transport.frames import Incoming, Outgoing
+from millwheel.transport.frames import BEAT, Incoming, Outgoing
 from millwheel.transport.wire_form import encoded
 from tests.unit.transport.network import delivery
 
@@ -44,6 +44,30 @@ def test_a_message_has_room_when_nothing_waits_however_long_it_is(monkeypatch: p
     assert not outgoing.put(MapChanged(1))
     assert len(frames(outgoing)) == 1
     assert outgoing.put(MapChanged(1))
+
+
+@pytest.mark.parametrize(("spare", "is_taken"), [(0, True), (-1, False)])
+def test_what_waits_is_bounded_to_the_byte(spare: int, is_taken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    outgoing = Outgoing()
+    assert outgoing.put(MapChanged(1))
+    size = outgoing.waiting_bytes
+    monkeypatch.setattr(limits, "CHANNEL_QUEUE_LIMIT_BYTES", 2 * size + spare)
+    assert outgoing.put(MapChanged(2)) is is_taken
+    assert outgoing.waiting_bytes == (2 * size if is_taken else size)
+
+
+def test_a_sign_of_life_may_come_in_the_middle_of_a_message_and_another_message_may_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "CHANNEL_FRAME_BYTES", 100)
+    outgoing, other, incoming = Outgoing(), Outgoing(), Incoming()
+    assert outgoing.put(said(250))
+    assert other.put(MapChanged(1))
+    first, *more = frames(outgoing)
+    assert [message for part in (first, BEAT, *more) for message in incoming.messages(part)] == [said(250)]
+    assert incoming.messages(first) == []
+    with pytest.raises(WireError, match="in the middle of another one"):
+        incoming.messages(*frames(other))
 
 
 def of_long_keys(records: int) -> Delivery:
