@@ -812,6 +812,21 @@ def test_whoever_calls_a_process_that_ends_is_told_so(monkeypatch: pytest.Monkey
     asyncio.run(scenario())
 
 
+def test_no_stream_is_opened_on_a_connection_that_is_being_closed() -> None:
+    async def scenario() -> None:
+        async with listening(echo) as port:
+            dialled: set[Http2Connection] = set()
+            connection = await dial("127.0.0.1", port, None, dialled)
+            connection.close()
+            with pytest.raises(StreamBroken, match="^this process has closed the connection$"):
+                connection.call(PATH, "here")
+            await connection.gone()
+            with pytest.raises(StreamBroken, match="^this process has closed the connection$"):
+                connection.call(PATH, "here")
+
+    asyncio.run(scenario())
+
+
 def test_nothing_is_sent_on_a_stream_of_which_this_end_has_said_that_it_is_done() -> None:
     async def scenario() -> None:
         async with called(write_nothing) as stream:
