@@ -818,10 +818,10 @@ def test_no_stream_is_opened_on_a_connection_that_is_being_closed() -> None:
             dialled: set[Http2Connection] = set()
             connection = await dial("127.0.0.1", port, None, dialled)
             connection.close()
-            with pytest.raises(StreamBroken, match="^this process has closed the connection$"):
+            with pytest.raises(StreamBroken, match=r"^this process has closed the connection$"):
                 connection.call(PATH, "here")
             await connection.gone()
-            with pytest.raises(StreamBroken, match="^this process has closed the connection$"):
+            with pytest.raises(StreamBroken, match=r"^this process has closed the connection$"):
                 connection.call(PATH, "here")
 
     asyncio.run(scenario())
