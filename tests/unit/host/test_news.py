@@ -84,3 +84,14 @@ def test_what_keeps_a_watermark_is_told_again_when_it_is_another_thing(hand: Clu
             hand.give(he.Received(hand.leader, MapChanged(99)))
     said = [request.found for request in hand.asked if isinstance(request, NoteStandstills)]
     assert [len(found) for found in said] == [1, 0]
+
+
+@pytest.mark.parametrize("halted", [False, True])
+def test_keys_in_quarantine_are_told_also_while_their_interval_begins_anew(hand: ClusterHand, halted: bool) -> None:
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    ((_, core),) = hand.worker.actors.intervals()
+    core._quarantine.keys.add("k")
+    core.halted = halted  # its next core reads the same keys from the store
+    hand.give(he.Received(hand.leader, MapChanged(99)))
+    assert hand.of(InQuarantine) == [InQuarantine(hand.mine, {ONE: 1})]
