@@ -164,6 +164,37 @@ def test_what_one_record_holds_the_next_ones_of_its_key_may_produce() -> None:
     assert [entry.key for entry in done.quarantined] == ["b"]
 
 
+@pytest.mark.parametrize(
+    ("watermark", "promised", "at"),
+    [
+        (5, MIN_TIME, 5), (5, 9, 9), (9, 5, 9), (MIN_TIME, MIN_TIME, MIN_TIME + 1), (MAX_TIME, MIN_TIME, MAX_TIME - 1),
+    ],
+)  # fmt: skip
+def test_what_a_wall_timer_produces_is_at_what_was_promised_at_least(watermark: int, promised: int, at: int) -> None:
+    """Else it would be late for whoever was told of the promise.  It has a time also after the last watermark."""
+
+    def ring(self: Any, context: Context, timer: Timer) -> None:
+        with pytest.raises(TimestampError):
+            context.produce(out, "older", at - 1)
+        context.produce(out, "x")
+
+    given = work(timers=[Timer("a", "t", 1, "wall")], watermark=watermark)
+    given.promised = promised
+    assert executor_of(computation_of(timer=ring)).run(given).produced[OUT].timestamps == [at]
+
+
+def test_a_timer_comes_from_no_stream_whatever_ran_before_it() -> None:
+    streams: list[str] = []
+
+    def note(self: Any, context: Context, _: object) -> None:
+        streams.append(context.stream)
+
+    executor = executor_of(computation_of(note, note))
+    executor.run(work(part(("a", 1))))
+    executor.run(work(timers=[Timer("a", "t", 1)]))
+    assert streams == ["texts", ""]
+
+
 def test_unstrict_timestamps_are_counted_not_refused() -> None:
     def hook(self: Any, context: Context, record: Record[str]) -> None:
         context.produce(out, "x", 1)

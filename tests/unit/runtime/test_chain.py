@@ -204,6 +204,21 @@ def test_a_loop_has_a_bound_per_pass_and_is_quarantined(hook: Hook, kind: Any, m
     assert 50 <= total <= 55
 
 
+def test_whoever_is_told_of_failures_hears_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TIMER_REARM_LIMIT", 3)
+
+    def again(self: Any, context: Context, timer: Timer) -> None:
+        context.set_timer(timer.tag, timer.timestamp)
+
+    told: list[tuple[str, str, str]] = []
+    executor = executor_of(computation_of(timer=again))
+    executor.on_failure = lambda hook, key, error, redriven: told.append((hook, key, str(error)))
+    executor.run(timer_work(Timer("a", "t", 10)))
+    ((hook, key, error),) = told
+    assert (hook, key) == ("ProcessTimer", "a")
+    assert error.startswith("timer 't': timers of this key have set each other 3 times")
+
+
 def test_many_timers_for_one_time_are_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TIMER_REARM_LIMIT", 5)
 

@@ -40,6 +40,19 @@ def test_a_hook_that_recovers_within_its_attempts_counts_once() -> None:
     assert (values(done), done.quarantined) == (["a=bad", "a=2"], [])
 
 
+def test_a_timer_whose_hook_recovers_within_its_attempts_fires_once() -> None:
+    tried: list[str] = []
+
+    def ring(self: Any, context: Context, timer: Timer) -> None:
+        tried.append(timer.tag)
+        context.produce(out, timer.tag)
+        if len(tried) < limits.HOOK_ATTEMPTS:
+            raise RuntimeError("not yet")
+
+    done = executor_of(computation_of(timer=ring)).run(work(timers=[Timer("a", "t", 5)]))
+    assert (values(done), done.quarantined, len(tried)) == (["t"], [], limits.HOOK_ATTEMPTS)
+
+
 def test_after_the_last_attempt_the_key_waits_and_others_go_on() -> None:
     calls: list[str] = []
     done = run(failing(99, calls), ("a=1", 1), ("a=bad", 2), ("b=1", 3), ("a=3", 4), hook_attempts=2)
