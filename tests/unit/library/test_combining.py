@@ -66,6 +66,12 @@ def test_a_key_is_gathered_under_several() -> None:
     assert found(stepper) == [("ann", 0, 10, sum(range(50)), "on time")]
 
 
+def test_a_value_without_a_key_is_for_no_shard_either() -> None:
+    spread = Combiner(2).spread(lambda text: text or None)
+    assert spread("") is None
+    assert str(spread("ann")).startswith("ann#")
+
+
 def test_what_goes_to_which_shard_may_be_said() -> None:
     stepper = Stepper(windowed(Fixed(seconds=10), combiner=Combiner(4, by=lambda score: 1), name="hot"))
     for points in range(50):

@@ -139,6 +139,35 @@ def breaking(it: Any, broken: str, gives: object) -> Any:
     return it
 
 
+def test_every_teardown_is_called_and_the_first_that_fails_is_said() -> None:
+    ended: list[str] = []
+
+    class Ends(Keep):
+        name = ""
+
+        def teardown(self) -> None:
+            ended.append(self.name)
+            if self.name != "second":
+                raise OSError(f"the {self.name} file is gone")
+
+    pipeline = Pipeline("ends")
+    pipeline.inject(IterableSource("text", []), into=words)
+    for name in ("first", "second", "third"):
+        made: Any = type(name, (Ends,), {"name": name})
+        pipeline.add(made, [subscribe(words, str)])
+    code = UserCode(graph=pipeline.graph(), tables={}, clock=lambda: 0)
+    code.prepare(Prepare({f"{name}<words": SubscriptionId(n) for n, name in enumerate(("first", "second", "third"))}))
+    with pytest.raises(
+        PipelineFailed, match="teardown of computation 'first' has failed: OSError: the first file is gone"
+    ):
+        code.close()
+    assert ended == ["first", "second", "third"]
+
+
+def test_a_partition_that_was_ended_before_it_was_opened_is_released_without_a_word() -> None:
+    code_of(Rows()).release(IntervalId(3))
+
+
 OF_A_SOURCE = ["search", "complete", "pending_watermark", "rejections", "release"]
 OF_A_PARTITION = ["fingerprint", "resume", "watermark", "read", "finished", "close"]
 
