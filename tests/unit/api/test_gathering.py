@@ -24,6 +24,7 @@ from millwheel import (
     Record,
     Stream,
     ValueCell,
+    limits,
     subscribe,
 )
 from millwheel.errors import WiringError
@@ -244,6 +245,14 @@ def test_a_merge_that_loses_the_key_is_an_error_of_the_hook() -> None:
 def test_what_a_gathering_cannot_be_is_refused(wrong: Any) -> None:
     with pytest.raises(WiringError):
         wrong()
+
+
+@pytest.mark.parametrize("shards", [2, limits.MERGE_SHARDS])
+@pytest.mark.parametrize("time", [1, limits.MERGE_LONGEST_US])
+def test_what_a_gathering_may_be_at_the_least_and_the_most_is_taken(shards: int, time: int) -> None:
+    made = Gathering(add, shards=shards, every=time, within=time)
+    assert len({*made.split_keys()}) == shards - 1
+    assert [*made.split_keys()] == sorted(made.split_keys())
 
 
 def test_two_inputs_cannot_be_gathered() -> None:

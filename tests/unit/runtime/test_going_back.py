@@ -58,6 +58,26 @@ def test_a_store_that_is_lost_while_all_goes_back_ends_the_run(monkeypatch: pyte
         asyncio.run(scenario())
 
 
+def test_a_run_that_is_told_to_stop_while_all_goes_back_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    going = GoingBack()
+    begin = going.run._begin
+
+    def stopped_meanwhile(inherited: Any) -> None:
+        going.run.stop()
+        begin(inherited)
+
+    async def scenario() -> None:
+        running = asyncio.ensure_future(going.run.run())
+        while not running.done():
+            going.feed()
+            await asyncio.sleep(0.002)
+        assert not (await running).finished
+
+    monkeypatch.setattr(going.run, "_begin", stopped_meanwhile)
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert going.back > 0
+
+
 def test_a_worker_that_is_told_to_stop_while_all_goes_back_does_not_join_again(monkeypatch: pytest.MonkeyPatch) -> None:
     lives = 0
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from millwheel.errors import HookInterrupted
 from millwheel.runtime.long_calls import LongCalls
 
 
@@ -53,6 +54,17 @@ def test_a_call_that_cannot_be_named_keeps_no_later_one_from_it(caplog: pytest.L
         return "a read"
 
     assert len(said(caplog, "Count", seconds=1.0, described=described)) >= 1
+
+
+def test_a_call_that_a_stop_interrupts_is_over_without_an_error() -> None:
+    watched = LongCalls(str)
+
+    def interrupted() -> None:
+        assert watched.now == "call"
+        raise HookInterrupted
+
+    watched.during("call", interrupted)
+    assert watched.now is None
 
 
 def test_many_calls_that_return_are_not_named(caplog: pytest.LogCaptureFixture) -> None:
