@@ -471,6 +471,46 @@ def test_what_every_try_would_be_answered_with_is_said_at_once(code: str) -> Non
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("before_s", [None, 1.0, 1_000.0])
+def test_how_long_ids_are_remembered_is_what_the_last_source_says(before_s: float | None) -> None:
+    """A record that is sent again counts twice, if it is the first source that is believed."""
+
+    async def push(_: Any, context: Any) -> None:
+        await context.write(pb.PushReply(id_slack_us=5_000_000).SerializeToString())
+        await asyncio.sleep(60)
+
+    async def scenario() -> None:
+        async with served_by(push) as address:
+            pusher = AsyncPusher(address, "orders")
+            pusher._slack_s = before_s
+            async with pusher:
+                await until(lambda: pusher._slack_s == 5.0)
+
+    asyncio.run(scenario())
+
+
+async def refused_in_its_block(address: str, queue: PushQueue) -> None:
+    async with AsyncPusher(address, "orders") as pusher:
+        await pusher.push("a", b"", 1)
+        await until(lambda: queue.read(1, 10**6))
+        queue.refuse(0, "no")
+        queue.keep(1)
+        await until(lambda: not (pusher._sent or pusher._unsent))
+
+
+def test_what_was_refused_is_told_at_the_end_of_the_block_though_nothing_waits_any_more() -> None:
+    async def scenario() -> None:
+        queue, addresses = PushQueue(), list[str]()
+        server = asyncio.create_task(PushServer(queue, "orders", LOOPBACK, id_slack_us=10**9).serve(addresses.append))
+        await until(lambda: addresses)
+        with pytest.raises(PushRefused, match="1 record was refused; the first, b'a': no"):
+            await refused_in_its_block(addresses[0], queue)
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
 def test_a_refusal_without_a_reason_is_none_the_less_one() -> None:
     async def push(_: Any, context: Any) -> None:
         await context.write(pb.PushReply(id_slack_us=10**12).SerializeToString())
@@ -617,7 +657,7 @@ def test_the_oldest_record_is_looked_at_between_two_streams_wherever_it_waits(wh
         pusher = AsyncPusher("127.0.0.1:1", "orders")
         now = asyncio.get_running_loop().time()
         pusher._slack_s, pusher._moved_at = 10.0, now
-        getattr(pusher, where).append(_Pending(b"a", b"", 1, sent_at=now - 5))
+        getattr(pusher, where).extend(_Pending(id_, b"", 1, sent_at=now - age) for id_, age in ((b"a", 5), (b"b", 1)))
         pusher._give_up_in_time("the source is away")
         getattr(pusher, where)[0].sent_at = now - 15
         with pytest.raises(PushError, match="longer than the source remembers ids"):
