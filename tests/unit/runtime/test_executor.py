@@ -89,6 +89,14 @@ def test_a_traceback_is_bounded() -> None:
     assert len(run(hook, ("a", 1)).quarantined[0].error) == limits.TRACEBACK_LIMIT_CHARS
 
 
+def test_of_a_long_traceback_the_end_is_kept_which_says_what_was_wrong() -> None:
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        raise RuntimeError("x" * limits.TRACEBACK_LIMIT_CHARS + " and so it failed")
+
+    done = run(hook, ("a", 1))
+    assert done.quarantined[0].error.endswith("and so it failed\n")
+
+
 def test_a_timer_whose_hook_fails_is_quarantined_with_its_kind() -> None:
     def ring(self: Any, context: Context, timer: Timer) -> None:
         raise RuntimeError("no")
@@ -165,14 +173,16 @@ def test_a_record_is_late_behind_the_watermark_whichever_way_it_comes_to_its_hoo
         if way == "tried again" and tried.count(record.key) == 1:
             raise RuntimeError("once")
         late[record.key] = record.late
+        context.produce(out, record.key)
 
     given = work(watermark=6)
     if way == "redriven":
         given.redrive = [entry(f"{'abc'[n]}=1", SequenceNumber(5 + n)) for n in range(3)]
     else:
         given.parts = [part(("a=1", 5), ("b=1", 6), ("c=1", 7))]
-    executor_of(computation_of(hook)).run(given)
+    done = executor_of(computation_of(hook)).run(given)
     assert late == {"a": True, "b": False, "c": False}
+    assert sorted(values(done)) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("again", [False, True])
