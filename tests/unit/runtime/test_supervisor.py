@@ -155,6 +155,33 @@ def test_a_process_that_fails_again_and_again_stops_the_cluster(status: int, sta
     assert of_up[-1] == f"a ended with status {status}: the cluster is stopped"
 
 
+@pytest.mark.parametrize("status", [1, 2])
+def test_a_controller_that_fails_for_good_stops_the_cluster(status: int) -> None:
+    supervisor, said = family(child("w", STAYS), child("c", f"raise SystemExit({status})", is_worker=False))
+    assert run(supervisor) == status
+    assert said[-1] == ("up", True, f"c ended with status {status}: the cluster is stopped")
+
+
+def test_a_controller_that_does_not_end_when_the_run_is_over_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UP_CONTROLLER_LIMIT_S", 1.0)
+    monkeypatch.setattr(limits, "UP_STOP_LIMIT_S", 0.2)
+    deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True:\n    signal.pause()"
+    supervisor, _ = family(child("w", ""), child("c", deaf, is_worker=False))
+    assert run(supervisor) == 0
+
+
+def test_who_stops_all_does_not_wait_until_a_process_would_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RESTART_FIRST_DELAY_S", "RESTART_LONGEST_DELAY_S"):
+        monkeypatch.setattr(limits, name, 3_600.0)
+    supervisor, said = family(child("w", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"))
+
+    def stop() -> None:
+        assert said == [("up", True, "w was killed by SIGKILL; it is started again")]
+        supervisor.stop()
+
+    assert run(supervisor, lambda: None, lambda: None, stop) is None
+
+
 def test_deaths_by_signals_never_stop_the_cluster(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     code = f"import os\nf = open({str(starts)!r}, 'a+')\nf.seek(0)\nn = len(f.read())\nf.write('x')\nf.close()\n"
