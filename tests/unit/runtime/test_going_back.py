@@ -11,6 +11,7 @@ from millwheel import processes
 from millwheel.errors import StoreError
 from millwheel.host.barriers import WentBack
 from millwheel.host.over import Tolerance
+from millwheel.host.progress import Progress
 from millwheel.processes import ProcessPlan
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel_storage.memory import MemoryStore
@@ -38,6 +39,15 @@ def test_rows_that_were_rejected_before_count_for_what_is_allowed() -> None:
     assert going.run.progress().stopped == "3 rows are rejected, 2 are allowed"
 
 
+async def fed(going: GoingBack) -> Progress:
+    """Its run to the end, with something to do all the time."""
+    running = asyncio.ensure_future(going.run.run())
+    while not running.done():
+        going.feed()
+        await asyncio.sleep(0.002)
+    return await running
+
+
 def test_a_store_that_is_lost_while_all_goes_back_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     going = GoingBack()
     begin = going.run._begin
@@ -46,16 +56,9 @@ def test_a_store_that_is_lost_while_all_goes_back_ends_the_run(monkeypatch: pyte
         going.run.fail(StoreError("the store is gone"))
         begin(inherited)
 
-    async def scenario() -> None:
-        running = asyncio.ensure_future(going.run.run())
-        while not running.done():
-            going.feed()
-            await asyncio.sleep(0.002)
-        await running
-
     monkeypatch.setattr(going.run, "_begin", lost_meanwhile)
     with pytest.raises(StoreError, match="the store is gone"):
-        asyncio.run(scenario())
+        asyncio.run(fed(going))
 
 
 def test_a_run_that_is_told_to_stop_while_all_goes_back_stops(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,15 +69,8 @@ def test_a_run_that_is_told_to_stop_while_all_goes_back_stops(monkeypatch: pytes
         going.run.stop()
         begin(inherited)
 
-    async def scenario() -> None:
-        running = asyncio.ensure_future(going.run.run())
-        while not running.done():
-            going.feed()
-            await asyncio.sleep(0.002)
-        assert not (await running).finished
-
     monkeypatch.setattr(going.run, "_begin", stopped_meanwhile)
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert not asyncio.run(asyncio.wait_for(fed(going), 60)).finished
     assert going.back > 0
 
 

@@ -314,18 +314,23 @@ class AnnouncingTap(TapPartition):
         return super().read(limit)
 
 
+def run_of(source: Source) -> EmbeddedRun:
+    """A run whose only source this is."""
+    pipeline = Pipeline("announced")
+    pipeline.inject(source, into=words)
+    pipeline.add(Keep, [subscribe(words, str)])
+    return EmbeddedRun(pipeline.graph(), MemoryStore(), pipeline.tables)
+
+
 @pytest.mark.parametrize("threaded", [False, True])
 def test_a_partition_that_says_when_it_has_rows_is_read_then_and_not_looked_at_before(
     threaded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millwheel.core.source.injector.ANNOUNCED_POLL_US", 3_600 * SECOND)
     source = Announcing(threaded)
-    pipeline = Pipeline("announced")
-    pipeline.inject(source, into=words)
-    pipeline.add(Keep, [subscribe(words, str)])
 
     async def main() -> None:
-        run = EmbeddedRun(pipeline.graph(), MemoryStore(), pipeline.tables)
+        run = run_of(source)
         running = asyncio.ensure_future(run.run())
         async with asyncio.timeout(60):
             while source.looks < 1:
@@ -383,13 +388,10 @@ def test_a_run_that_rests_is_woken_by_what_is_announced(threaded: bool, monkeypa
     """At once, and not when it has something else to do.  A loop that is debugged lets no other thread touch it."""
     monkeypatch.setattr("millwheel.core.source.injector.ANNOUNCED_POLL_US", 3_600 * SECOND)
     source = Announcing(threaded)
-    pipeline = Pipeline("announced")
-    pipeline.inject(source, into=words)
-    pipeline.add(Keep, [subscribe(words, str)])
     waited_s: list[float] = []
 
     async def main() -> None:
-        run = EmbeddedRun(pipeline.graph(), MemoryStore(), pipeline.tables)
+        run = run_of(source)
         running = asyncio.ensure_future(run.run())
         async with asyncio.timeout(60):
             while source.looks < 1:
@@ -415,12 +417,9 @@ def test_a_run_that_rests_is_woken_by_what_is_announced(threaded: bool, monkeypa
 
 def test_rows_that_are_announced_before_anybody_reads_cost_one_event() -> None:
     source = Announcing(False)
-    pipeline = Pipeline("announced")
-    pipeline.inject(source, into=words)
-    pipeline.add(Keep, [subscribe(words, str)])
 
     async def main() -> int:
-        run = EmbeddedRun(pipeline.graph(), MemoryStore(), pipeline.tables)
+        run = run_of(source)
         running = asyncio.ensure_future(run.run())
         async with asyncio.timeout(60):
             while source.looks < 1:
