@@ -368,6 +368,18 @@ def test_a_partition_that_is_gone_keeps_its_source() -> None:
     assert (kept.kind, kept.detail) == ("partition", "a is gone")
 
 
+@pytest.mark.parametrize("there", [(), ("a",), ("b",), ("a", "c"), ("a", "b", "c")], ids="".join)
+def test_just_what_a_search_has_not_found_is_said_to_be_gone_while_more_may_come(there: tuple[str, ...]) -> None:
+    hand = begun("a", "b", "c")
+    hand.give(he.Started())
+    answer(hand, he.Discover, found(*there, complete=False, pending=50))
+    gone = [name for name in ("a", "b", "c") if name not in there]
+    assert {*opened(hand)} == {*there}
+    assert [text.split(": ")[1].split(" was ")[0] for text in hand.noted] == gone
+    kept = hand.worker.partitions.held_by("text")
+    assert [one.detail for one in kept if one.detail.endswith("is gone")] == [f"{name} is gone" for name in gone[:1]]
+
+
 def test_a_partition_that_the_watermark_has_passed_does_not_keep_its_source() -> None:
     """Only a share of the partitions counts."""
     hand = begun("a", "b")

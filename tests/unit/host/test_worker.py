@@ -50,6 +50,7 @@ class Hand:
         self.store = MemoryStore()
         self.worker = WorkerHost(graph=pipeline.graph())
         self.told: list[Message] = []
+        self.noted: list[str] = []
         self.waiting: list[he.Ask] = []
 
     def give(self, event: he.HostEvent) -> list[he.HostEffect]:
@@ -58,6 +59,8 @@ class Hand:
             match effect:
                 case he.Tell(_, message):
                     self.told.append(message)
+                case he.Notice(text):
+                    self.noted.append(text)
                 case he.Ask(token, StoreCall() as request) if self._later is None or not isinstance(
                     request, self._later
                 ):
