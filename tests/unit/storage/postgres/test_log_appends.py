@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from decimal import Decimal
+from itertools import count, product
 from uuid import UUID
 
 import msgspec
@@ -18,7 +19,7 @@ from millwheel.errors import (
     CommitUnknown,
     RowRefused,
 )
-from millwheel.ids import Seq
+from millwheel.ids import Seq, Sequencer
 from millwheel.ports import FoldWrite, SinkTable
 from millwheel.rows import check_row
 from millwheel_storage.embedded import EmbeddedPostgres
@@ -107,6 +108,41 @@ def test_a_deleted_row_is_gone_and_a_repeated_commit_does_not_delete_it_again(
     asyncio.run(main())
     with Reader(postgres.url, pipeline) as reader:
         assert {found["k"]: found["n"] for found in reader.sink_rows("out")} == {"a": 1, "b": 9, "c": 2}
+
+
+def test_only_a_checkpoint_that_its_group_has_brought_changes_the_sink(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    """Groups of checkpoints that are new, were there before, or are of an owner that was fenced, in every order."""
+    groups = [*product(("new", "again", "fenced"), repeat=3)]
+    wanted: dict[str, int] = {}
+
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        one = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        before, now = (await store.acquire([one]))[one], (await store.acquire([one]))[one]
+        seqs = count(1)
+
+        def write(*rows: SinkRow, owner: Sequencer = now) -> LogWrite:
+            return LogWrite(one, owner, Seq(next(seqs)), 0, b"x", rows)
+
+        for kinds in groups:
+            group = []
+            for place, kind in enumerate(kinds):
+                put, deleted = f"{kinds} {place} put", f"{kinds} {place} deleted"
+                await store.commit([write(row(k=deleted, n=0))])
+                group.append(write(row(k=put, n=1), gone(k=deleted), owner=before if kind == "fenced" else now))
+                if kind == "again":
+                    await store.commit([group[-1]])
+                    await store.commit([write(row(k=put, n=2), row(k=deleted, n=2))])
+                wanted.update({"new": {put: 1}, "again": {put: 2, deleted: 2}, "fenced": {deleted: 0}}[kind])
+            kept = {(one, made.seq) for made, kind in zip(group, kinds, strict=True) if kind != "fenced"}
+            assert await store.commit(group) == kept, kinds
+        await store.close()
+
+    asyncio.run(main())
+    with Reader(postgres.url, pipeline) as reader:
+        assert {found["k"]: found["n"] for found in reader.sink_rows("out")} == wanted
 
 
 def test_a_deletion_that_the_database_refuses_is_named(postgres: EmbeddedPostgres, pipeline: str) -> None:
