@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from millwheel.errors import StoreError, StoreUnavailable
+from millwheel.errors import CommitUnknown, StoreError, StoreUnavailable
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import connection
 from millwheel_storage.postgres.blocking import reachable
@@ -88,3 +88,37 @@ def test_a_server_that_refuses_the_connection_is_not_waited_for(
 )
 def test_what_postgres_says_decides_whether_it_may_succeed_later(says: str, kind: type[StoreError]) -> None:
     assert type(connection.not_connected(psycopg.OperationalError(f"connection failed: {says}"))) is kind
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("repeatable", [True, False])
+@pytest.mark.parametrize("lost_before", [True, False], ids=["lost before", "lost meanwhile"])
+def test_a_reply_is_unknown_only_of_work_that_was_asked_and_may_not_be_asked_again(
+    postgres: EmbeddedPostgres, lost_before: bool, repeatable: bool
+) -> None:
+    label = connection.SessionLabel()
+    session = connection.Session(postgres.url, "p", label)
+    asked: list[int] = []
+
+    async def work(open_: Connection) -> int:
+        asked.append(open_.info.backend_pid)
+        ((pid,),) = await (await open_.execute("SELECT pg_backend_pid()")).fetchall()
+        return int(pid)
+
+    async def main() -> int:
+        first = await session.run(work)
+        with psycopg.connect(postgres.url, autocommit=True) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", (first,))
+        if lost_before:
+            label.text = "known by now"  # which the session says before the work
+        try:
+            return await session.run(work, repeatable=repeatable)
+        finally:
+            await session.close()
+
+    if lost_before or repeatable:
+        assert asyncio.run(main()) == asked[-1] != asked[0]
+    else:
+        with pytest.raises(CommitUnknown):
+            asyncio.run(main())
+    assert len(asked) == (3 if repeatable and not lost_before else 2)
