@@ -238,6 +238,25 @@ def test_an_id_is_remembered_for_its_slack_and_a_bucket_more_at_most(now: int) -
     assert ids.owes(500)
 
 
+@pytest.mark.parametrize("unread", [(), (500,), (700,), (800,), (600, 700)])
+def test_ids_of_all_buckets_of_their_subscription_are_asked_for(unread: tuple[int, ...]) -> None:
+    stored = {500: b"a", 600: b"b", 700: b"c", 800: b"d"}
+    owners = {1: stored, 2: {expires: b"other " + id_ for expires, id_ in stored.items()}}
+    places = [(SubscriptionId(number), expires) for expires in stored for number in (2, 1)]  # in the order of the slack
+    ids = OutsideIds(SUBSCRIPTIONS, [OutsideBucket(*place, 1) for place in places])
+    for subscription, expires in places:
+        if expires not in unread:
+            ids.read(subscription, expires, [owners[subscription][expires]])
+    for number, of in owners.items():
+        asked = [*owners[3 - number].values(), b"none", *of.values()]
+        wanted = asked if unread else [*of.values()]
+        assert ids.unsure(SubscriptionId(number), asked, 499) == wanted
+        if not unread:
+            assert [ids.unsure(SubscriptionId(number), [id_], 499) for id_ in of.values()] == [
+                [id_] for id_ in of.values()
+            ]
+
+
 def test_a_subscription_that_has_ids_no_longer_is_only_cleaned() -> None:
     ids = OutsideIds({}, [OutsideBucket(SubscriptionId(9), 600, 1)])
     assert ids.unread() is None
