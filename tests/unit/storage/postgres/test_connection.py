@@ -8,6 +8,7 @@ import time
 
 import psycopg
 import pytest
+from psycopg import errors
 from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import CommitUnknown, StoreError, StoreUnavailable
@@ -122,3 +123,26 @@ def test_a_reply_is_unknown_only_of_work_that_was_asked_and_may_not_be_asked_aga
         with pytest.raises(CommitUnknown):
             asyncio.run(main())
     assert len(asked) == (3 if repeatable and not lost_before else 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (errors.AdminShutdown, StoreUnavailable),
+        (errors.CannotConnectNow, StoreUnavailable),
+        (errors.DiskFull, StoreUnavailable),
+        (errors.OutOfMemory, StoreUnavailable),
+        (errors.TooManyConnections, StoreUnavailable),
+        (errors.ReadOnlySqlTransaction, StoreUnavailable),
+        (errors.InsufficientPrivilege, StoreError),
+        (errors.UndefinedTable, StoreError),
+        (errors.UniqueViolation, StoreError),
+        (errors.InvalidTextRepresentation, StoreError),
+    ],
+)
+def test_what_postgres_answers_decides_whether_it_may_succeed_later(
+    error: type[psycopg.Error], kind: type[StoreError]
+) -> None:
+    found = connection.translated(error("as Postgres says"))
+    assert type(found) is kind
+    assert "as Postgres says" in str(found)

@@ -166,6 +166,35 @@ def test_a_schema_of_somebody_else_is_left_alone(postgres: EmbeddedPostgres, pip
         reset(postgres.url, pipeline)
 
 
+@pytest.mark.parametrize(("columns", "key"), [("kan", "k"), ("nka", "na"), ("ank", "kna")])
+def test_a_sink_table_has_its_columns_and_its_key_in_the_order_of_their_declaration(
+    postgres: EmbeddedPostgres, pipeline: str, columns: str, key: str
+) -> None:
+    types = {"k": "text", "a": "bigint", "n": "numeric"}
+    table = SinkTable("out", {column: types[column] for column in columns}, tuple(key))
+
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        await store.open_pipeline(shape(pipeline, sinks=(table,)))
+        await store.close()
+
+    asyncio.run(main())
+    with psycopg.connect(postgres.url) as connection:
+        made = connection.execute(
+            "SELECT attname, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute "
+            "WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attnum",
+            (f'"{pipeline}".out',),
+        ).fetchall()
+        indexed = connection.execute(
+            "SELECT a.attname FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (attnum, place) "
+            "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum "
+            "WHERE i.indrelid = %s::regclass AND i.indisprimary ORDER BY k.place",
+            (f'"{pipeline}".out',),
+        ).fetchall()
+    assert made == [(column, types[column], column in key) for column in columns]
+    assert indexed == [(column,) for column in key]
+
+
 def test_a_sink_table_may_be_there_before_the_first_run(postgres: EmbeddedPostgres, pipeline: str) -> None:
     """A table that somebody has made, with columns and defaults of their own, is written to as it is."""
     fits = shape(pipeline, sinks=(SinkTable("out", {"k": "text", "n": "bigint"}, ("k",)),))
