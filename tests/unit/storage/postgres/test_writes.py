@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import combinations, pairwise
 
 import msgspec
 import pytest
@@ -17,10 +18,11 @@ from millwheel.bundles import (
 from millwheel.errors import (
     StoreError,
 )
-from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId
+from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel.ports import FoldWrite
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.postgres.writes import _runs
 from tests.unit.storage.samples import image, shape
 
 pytestmark = pytest.mark.postgres
@@ -116,3 +118,12 @@ def test_a_fold_is_fast_enough_to_keep_up(postgres: EmbeddedPostgres, pipeline: 
         return best
 
     assert asyncio.run(main()) > 20_000
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_numbers_are_written_as_runs_that_hold_just_them(count: int) -> None:
+    """What is acked is deleted by such runs: a number in a gap is what a receiver still waits for."""
+    for numbers in combinations(sequence_numbers(range(3, 10)), count):
+        runs = [*zip(*_runs(numbers), strict=True)]
+        assert [number for low, high in runs for number in range(low, high + 1)] == [*numbers]
+        assert all(low > before + 1 for (_, before), (low, _) in pairwise(runs)), "two runs might be one"
