@@ -492,6 +492,38 @@ def test_a_computation_may_be_renamed_and_lose_a_cell_at_once(
 
 
 @pytest.mark.parametrize("kind", [MemoryStore, PostgresStore])
+@pytest.mark.parametrize("unfolded", ["", "a", "m", "am"])
+def test_what_the_logs_bring_of_a_dropped_cell_goes_with_the_start_after(
+    postgres: EmbeddedPostgres, pipeline: str, kind: type[MemoryStore] | type[PostgresStore], unfolded: str
+) -> None:
+    """Whichever of the computation's two intervals has a log that is not folded when the cell is dropped."""
+    store = MemoryStore() if kind is MemoryStore else PostgresStore(postgres.url, pipeline)
+    left = shape(pipeline, coders={"stream:s": "bytes", "cell:a.kept": "int"}, dropped=("a.gone",))
+
+    async def main() -> None:
+        coders = {"stream:s": "bytes", "cell:a.gone": "int", "cell:a.kept": "int"}
+        rows = (await store.open_pipeline(shape(pipeline, coders=coders))).intervals
+        intervals = dict(zip("am", [row.id for row in sorted(rows, key=lambda row: row.low)], strict=True))
+        owned = await store.acquire([*intervals.values()])
+        for key, interval in intervals.items():
+            cells: list[tuple[str, str, str, bytes | None]] = [(key, "gone", "", b"1"), (key, "kept", "", b"2")]
+            written = encode_checkpoint(msgspec.structs.replace(image([]), state=StateWrites.of(cells)))
+            await store.commit([LogWrite(interval, owned[interval], Seq(1), 0, written)])
+            if key not in unfolded:
+                await store.recover(interval, owned[interval])
+        await store.open_pipeline(left)
+        for key in unfolded:
+            await store.recover(intervals[key], owned[intervals[key]])
+        await store.open_pipeline(left)
+        for key, interval in intervals.items():
+            (found,) = await store.load(interval, [key])
+            assert found.cells == {("kept", ""): b"2"}, key
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, PostgresStore])
 def test_whoever_opens_a_store_is_told_the_intervals_that_it_has_made(
     postgres: EmbeddedPostgres, pipeline: str, kind: type[MemoryStore] | type[PostgresStore]
 ) -> None:
