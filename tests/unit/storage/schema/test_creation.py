@@ -166,6 +166,25 @@ def test_a_schema_of_somebody_else_is_left_alone(postgres: EmbeddedPostgres, pip
         reset(postgres.url, pipeline)
 
 
+@pytest.mark.parametrize("name", ["precious", "meta", "migration", "checkpoint_log"])
+def test_a_plan_and_a_start_refuse_tables_of_somebody_else_whatever_they_are_called(
+    postgres: EmbeddedPostgres, pipeline: str, name: str
+) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        with pytest.raises(IncompatibleStore, match=said):
+            await store.open_pipeline(shape(pipeline))
+        await store.close()
+
+    said = f"tables that are not millwheel's, for example '{name}'"
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {pipeline}")
+        connection.execute(f"CREATE TABLE {pipeline}.{name} (x int)")
+    (refusal,) = check(postgres.url, shape(pipeline)).refusals
+    assert said in refusal
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(("columns", "key"), [("kan", "k"), ("nka", "na"), ("ank", "kna")])
 def test_a_sink_table_has_its_columns_and_its_key_in_the_order_of_their_declaration(
     postgres: EmbeddedPostgres, pipeline: str, columns: str, key: str
