@@ -272,27 +272,31 @@ class OtherKind(Base):
     words = ListCell(TextCoder())
 
 
-def test_a_renamed_cell_keeps_its_place_and_a_new_one_does_not_take_it() -> None:
-    first = check(shape(First), shape(Renamed))
-    assert first.places == {"c.count": "cnt"}
-    again = plan(first, shape(RenamedAgain))
+@pytest.mark.parametrize("name", ["c", "a.c", "c.cnt", "a.b.c"])
+def test_a_renamed_cell_keeps_its_place_and_a_new_one_does_not_take_it(name: str) -> None:
+    first = check(shape(First, name=name), shape(Renamed, name=name))
+    assert first.places == {f"{name}.count": "cnt"}
+    again = plan(first, shape(RenamedAgain, name=name))
     assert again.refusals == []
-    assert again.changes == ["cell 'c.count' is now 'c.total'", "cell:c.total: may also be None", "cell 'c.cnt' is new"]
-    assert again.shape.places == {"c.total": "cnt", "c.cnt": "cnt#2"}
-    later = check(again.shape, shape(Undeclared))  # the store knows, the declaration may go
+    assert again.changes == [
+        f"cell '{name}.count' is now '{name}.total'", f"cell:{name}.total: may also be None", f"cell '{name}.cnt' is new",
+    ]  # fmt: skip
+    assert again.shape.places == {f"{name}.total": "cnt", f"{name}.cnt": "cnt#2"}
+    later = check(again.shape, shape(Undeclared, name=name))  # the store knows, the declaration may go
     assert later.places == again.shape.places
-    assert "cell:c.count" not in later.coders
+    assert f"cell:{name}.count" not in later.coders
 
 
-def test_a_dropped_cell_is_planned_and_its_place_is_not_used_again() -> None:
-    stored = check(check(shape(First), shape(Renamed)), shape(RenamedAgain))
-    found = plan(stored, shape(Dropped))
-    assert [cell.path for cell in found.dropped] == ["c.words"]
+@pytest.mark.parametrize("name", ["c", "a.c", "c.words", "a.b.c"])
+def test_a_dropped_cell_is_planned_and_its_place_is_not_used_again(name: str) -> None:
+    stored = check(check(shape(First, name=name), shape(Renamed, name=name)), shape(RenamedAgain, name=name))
+    found = plan(stored, shape(Dropped, name=name))
+    assert [cell.path for cell in found.dropped] == [f"{name}.words"]
     assert not found.missing
-    assert "cell:c.words" not in found.shape.coders
-    back = check(found.shape, shape(Undeclared))
-    assert back.places["c.words"] == "words#2"
-    renamed = check(found.shape, shape(Undeclared, name="d", formerly="c"))
+    assert f"cell:{name}.words" not in found.shape.coders
+    back = check(found.shape, shape(Undeclared, name=name))
+    assert back.places[f"{name}.words"] == "words#2"
+    renamed = check(found.shape, shape(Undeclared, name="d", formerly=name))
     assert renamed.places["d.words"] == "words#2"
 
 
