@@ -206,6 +206,27 @@ def test_an_interval_whose_owner_does_not_let_go_is_not_split() -> None:
     assert hand.owners() == {1: 1}
 
 
+@pytest.mark.parametrize("slow", [1, 2, 3])
+@pytest.mark.parametrize("after", range(8))
+def test_nothing_is_merged_while_anybody_owns_a_part_of_it(slow: int, after: int) -> None:
+    """One of three owners does not answer, and dies after so many steps: its part has another owner then."""
+    hand = Hand(3, 3)
+    hand.settle()
+    assert {*hand.owners().values()} == {1, 2, 3}
+    hand.master.ordered({4: MapOrder("merge", ids(1, 2, 3))})
+    for step in range(30):
+        if step == after:
+            hand.die(slow)
+        decision = hand.decide()
+        if isinstance(decision, Cut):
+            assert hand.owners() == dict.fromkeys((1, 2, 3))
+            assert (decision, step > after) == (Cut(ids(1, 2, 3), (), 4), True)
+            return
+        if decision is not None and not (isinstance(decision, LetGo) and decision.owner == slow):
+            hand.carry_out(decision)
+    raise AssertionError("the intervals are never merged")
+
+
 def test_a_new_leader_does_not_split_what_it_has_not_taken_itself() -> None:
     # The last one may have taken it from an owner that had not folded everything.
     hand = Hand(1, 1)
