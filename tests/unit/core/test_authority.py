@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -138,6 +139,24 @@ def test_what_an_earlier_version_has_left_is_waited_for_until_it_is_settled() ->
     assert found.input_of("b") == 10
     assert found.settle(IntervalId(3)) == {}
     assert found.settle(IntervalId(2)) == {"b": 90}
+
+
+@pytest.mark.parametrize("persisted", [*itertools.permutations((10, 20, 30, 40))])
+def test_an_input_is_the_minimum_over_senders_of_now_and_of_before(persisted: tuple[int, ...]) -> None:
+    """Intervals of two computations have productions for one to which this version does not send them."""
+    values = dict(zip(["a", "c", "source:s", "source:t"], persisted, strict=True))
+    found = Authority({"a": [], "b": ["source:s", "source:t"], "c": ["a"]}, values)
+    counting = {"source:s", "source:t", "a", "c"}
+    for interval, name in enumerate(("a", "a", "c")):
+        found.unsettled(name, IntervalId(interval), {"b"})
+    for interval, left in enumerate((counting, counting - {"a"}, counting - {"a", "c"})):
+        before = found.input_of("b")
+        assert before == found.inputs()["b"] == min(values[name] for name in counting)
+        after = min(values[name] for name in left)
+        assert found.settle(IntervalId(interval)) == ({"b": after} if after > before else {})
+        counting = left
+    assert found.input_of("b") == min(values["source:s"], values["source:t"])
+    assert found.input_of("c") == values["a"], "what was left for others does not hold it"
 
 
 def test_nothing_goes_back() -> None:

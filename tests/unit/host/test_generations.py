@@ -130,6 +130,18 @@ def test_a_move_is_made_at_the_end_of_an_epoch_to_a_worker_that_joins_again(mast
     assert master.decide(placed, 300) == Settle(3, "")
 
 
+@pytest.mark.parametrize(("first", "last"), [("n7", "n8"), ("n8", "n7")])
+def test_of_two_moves_of_an_interval_the_later_order_counts(master: WholeMaster, first: str, last: str) -> None:
+    orders = {5: MapOrder("move", (TWO, ONE), to=last), 3: MapOrder("move", (ONE, THREE), to=first)}
+    master.ordered(orders)
+    assert at_the_end(master, the_map({ONE: 9, TWO: 9, THREE: 9}, 9, 7, 8, 9)) == Dismiss((9,))
+    nobody = the_map({ONE: None, TWO: None, THREE: None}, None, 7, 8, 9)
+    decision = master.decide(nobody, 100)
+    assert isinstance(decision, Assign)
+    wanted = {"n7": 7, "n8": 8}
+    assert decision.intervals == {ONE: wanted[last], TWO: wanted[last], THREE: wanted[first]}
+
+
 def test_a_move_whose_target_has_not_come_again_is_refused_and_not_tried_for_ever(master: WholeMaster) -> None:
     master.ordered({3: MapOrder("move", (ONE,), to="n8")})
     at_the_end(master, the_map({ONE: 7, TWO: 8}, 7, 7, 8))
