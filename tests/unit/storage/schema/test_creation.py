@@ -574,19 +574,21 @@ def test_a_store_of_a_later_format_is_refused(postgres: EmbeddedPostgres, pipeli
 
 @pytest.mark.parametrize("kind", [MemoryStore, PostgresStore])
 @pytest.mark.parametrize("folded", [True, False])
+@pytest.mark.parametrize("place", ["words", "before"], ids=["as named", "renamed before"])
 def test_keys_that_hold_a_cell_are_counted_and_not_their_entries(
-    postgres: EmbeddedPostgres, pipeline: str, kind: type[MemoryStore] | type[PostgresStore], folded: bool
+    postgres: EmbeddedPostgres, pipeline: str, kind: type[MemoryStore] | type[PostgresStore], folded: bool, place: str
 ) -> None:
     store = MemoryStore() if kind is MemoryStore else PostgresStore(postgres.url, pipeline)
     stays = {"stream:s": "bytes", "cell:a.tags": "map:int"}
 
     async def main() -> None:
-        coders = {**stays, "cell:a.words": "map:int"}
-        interval = (await store.open_pipeline(shape(pipeline, coders=coders))).intervals[0].id
+        await store.open_pipeline(shape(pipeline, coders={**stays, f"cell:a.{place}": "map:int"}))
+        coders, formerly = {**stays, "cell:a.words": "map:int"}, {"cell:a.words": place} if place != "words" else {}
+        interval = (await store.open_pipeline(shape(pipeline, coders=coders, formerly=formerly))).intervals[0].id
         owned = (await store.acquire([interval]))[interval]
         rows: list[tuple[str, str, str, bytes | None]] = [
             (key, cell, entry, b"1")
-            for cell, keys in (("words", "ab"), ("tags", "bcd"))
+            for cell, keys in ((place, "ab"), ("tags", "bcd"))
             for key in keys
             for entry in ("x", "y", "z")
         ]
