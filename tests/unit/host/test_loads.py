@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millwheel import limits
 from millwheel.host.loads import Loads
 from millwheel.host.messages import IntervalLoad
@@ -26,6 +28,17 @@ def test_loads_are_thousandths_of_a_core_since_the_last_report() -> None:
     assert [(load.interval, load.permille) for load in found] == [(1, 500), (2, 0)]
     later = reported(loads, 2 * limits.LOAD_EVERY_US, ONE, TWO)
     assert [load.permille for load in later] == [0, 0]
+
+
+@pytest.mark.parametrize("late", [0, 4, limits.LOAD_EVERY_US // 4, 7 * limits.LOAD_EVERY_US])
+def test_a_load_is_that_of_the_time_since_the_last_report_however_late_it_is(late: int) -> None:
+    loads, now = Loads(), 5
+    assert loads.report(now, [ONE, TWO]) is None
+    for since in (limits.LOAD_EVERY_US + late, limits.LOAD_EVERY_US, limits.LOAD_EVERY_US + late):
+        loads.ran(ONE, since)
+        loads.ran(TWO, since // 4)
+        now += since
+        assert [load.permille for load in reported(loads, now, ONE, TWO)] == [1_000, 250]
 
 
 def test_a_clock_that_is_set_back_begins_anew() -> None:
