@@ -128,6 +128,19 @@ def test_only_what_was_alone_when_the_process_died_often_enough_is_condemned(tim
     assert suspects.answer(QuarantineEntry("a", IN, PRODUCER, SequenceNumber(0), b"other", 5)) is None
 
 
+@pytest.mark.parametrize("suspected", ["a", "b", "c", "ab", "bc", "abc"])
+@pytest.mark.parametrize("ran", ["a", "b", "d", "ab", "ba", "da", "ad", "abc"])
+def test_only_a_suspect_that_ran_with_nothing_else_ran_alone_and_is_cleared(suspected: str, ran: str) -> None:
+    """Of several that ended the process together nobody knows which did, and when they have not, they may yet alone."""
+    suspects = after(mark(Suspects(1), work(*suspected)))
+    marked = read_mark(mark(suspects, work(*ran)))
+    alone = len(ran) == 1 and ran in suspected
+    assert (suspects.alone, marked.alone) == (alone, alone)
+    suspects.done()
+    left = {key for key, _ in suspects._suspected}
+    assert left == {*suspected} - ({ran} if alone else set())
+
+
 def test_a_mark_that_was_read_twice_counts_once() -> None:
     found = mark(after(mark(after(b""), work("a"))), work("a"))
     for ends in (1, 2, 3, 4):  # processes that died before they had marked anything
