@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from decimal import Decimal
-from itertools import count, product
+from itertools import count, permutations, product
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -59,6 +60,43 @@ def test_a_sink_holds_what_was_upserted(postgres: EmbeddedPostgres, pipeline: st
         assert (a["n"], a["x"], a["ok"], a["j"]) == (2**62, 0.1, True, {"a": [1, None]})
         assert a["at"].isoformat() == "2026-01-02T03:04:05.000006+00:00"
         assert b["n"] == 5
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in one group", "one by one"])
+def test_a_row_is_the_last_that_was_written_also_where_it_has_no_value(
+    postgres: EmbeddedPostgres, pipeline: str, together: bool
+) -> None:
+    values: dict[str, list[Any]] = {
+        "n": [1, None, 2], "x": [0.5, None, 1.5], "ok": [True, None, False], "j": [{"a": 1}, None, []],
+        "at": ["2026-01-02T03:04:05+00:00", None, "2026-01-02T03:04:06+00:00"],
+    }  # fmt: skip
+    written = {
+        f"{column} {before} {after}": ({column: before}, {column: after} if named else {})
+        for column, found in values.items()
+        for before, after in permutations(found, 2)
+        for named in ((True, False) if after is None else (True,))
+    }
+
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        one = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        owned = (await store.acquire([one]))[one]
+        writes = [
+            LogWrite(one, owned, Seq(seq + 1), 0, b"x", tuple(row(k=key, **both[seq]) for key, both in written.items()))
+            for seq in range(2)
+        ]
+        for group in [writes] if together else [[write] for write in writes]:
+            assert len(await store.commit(group)) == len(group)
+        await store.close()
+
+    asyncio.run(main())
+    with Reader(postgres.url, pipeline) as reader:
+        found = {one["k"]: one for one in reader.sink_rows("out")}
+    for key, (_, last) in written.items():
+        kept = {column: found[key][column] for column in values}
+        if kept["at"] is not None:
+            kept["at"] = kept["at"].isoformat()
+        assert kept == {**dict.fromkeys(values), **last}, key
 
 
 def test_a_group_of_checkpoints_is_planned_once(postgres: EmbeddedPostgres, pipeline: str) -> None:
