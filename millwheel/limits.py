@@ -10,6 +10,12 @@ KEY_LIMIT_BYTES: Final = 1_024
 VALUE_LIMIT_BYTES: Final = 4 * 1024 * 1024
 """One record or state cell; a checkpoint of a bundle must stay far below Postgres' 1 GB field limit."""
 
+LEAST_CODED_INT: Final = -(2**63)
+"""MessagePack has no smaller int, and so coders take none."""
+
+MOST_CODED_INT: Final = 2**64 - 1
+"""Nor a larger one."""
+
 TAG_LIMIT_BYTES: Final = 256
 """Timer tags stand in an index beside the key."""
 

@@ -1,16 +1,25 @@
 """Sums that do not depend on the order of what is added, floats included.
 
 Lives here: Shewchuk's partials, as `math.fsum` keeps them: a short list of floats whose exact sum is that of all that
-was added.  Integers are added as they are, as long as nothing else comes.
+was added.  Integers are added as they are, as long as nothing else comes.  Where their sum is too large for a coder, it is
+kept as partials with a mark, so that it is an integer still when others bring it back.
 """
 
 from __future__ import annotations
 
-from math import fsum, isfinite
-from typing import TypeAlias
+from math import fsum, inf, isfinite
+from typing import Final, TypeAlias
+
+from millwheel.limits import LEAST_CODED_INT, MOST_CODED_INT
 
 Exact: TypeAlias = int | list[float]
-"""The sum so far: an int, or partials.  The last one is infinite or NaN once such a number, or an overflow, has come."""
+"""The sum so far: an int, or partials.  The last one is infinite or NaN once such a number, or an overflow, has come.
+
+If the first one is `_LARGE_INT`, the others are those of an int that is not within `LEAST_CODED_INT` and `MOST_CODED_INT`.
+"""
+
+_LARGE_INT: Final = inf
+"""Other partials do not begin with that: an infinite one is the last of at least two."""
 
 
 def plus(sum_: Exact, number: float) -> Exact:
@@ -19,9 +28,10 @@ def plus(sum_: Exact, number: float) -> Exact:
     >>> result(plus(plus(plus(0, 1e100), 1.5), -1e100))
     1.5
     """
+    sum_ = _unmarked(sum_)
     if isinstance(sum_, int):
         if isinstance(number, int):
-            return sum_ + number
+            return _marked(sum_ + number)
         sum_ = _floats(sum_)
     for part in _floats(number) if isinstance(number, int) else [float(number)]:
         sum_ = _grown(sum_, part)
@@ -30,6 +40,7 @@ def plus(sum_: Exact, number: float) -> Exact:
 
 def merged(left: Exact, right: Exact) -> Exact:
     """Both together."""
+    right = _unmarked(right)
     if isinstance(right, int):
         return plus(left, right)
     for partial in right:
@@ -43,17 +54,35 @@ def minus(left: Exact, right: Exact) -> Exact | None:
     >>> result(minus(merged(plus(0, 0.1), plus(0, 1e17)), plus(0, 1e17)))
     0.1
     """
+    left, right = _unmarked(left), _unmarked(right)
     if not isinstance(left, int) and not isfinite(_beyond(left)):
         return None
     return merged(left, -right if isinstance(right, int) else [-partial for partial in right])
 
 
 def result(sum_: Exact) -> float:
-    """The sum, rounded once."""
+    """The sum, rounded once; an int only where a coder takes it."""
     if isinstance(sum_, int):
         return sum_
+    if sum_[0] == _LARGE_INT:
+        return fsum(sum_[1:])
     beyond = _beyond(sum_)
     return fsum(sum_) if isfinite(beyond) else beyond
+
+
+def _marked(number: int) -> Exact:
+    """An int as it can be stored; what no float can be is infinite."""
+    if LEAST_CODED_INT <= number <= MOST_CODED_INT:
+        return number
+    partials = _floats(number)
+    return [_LARGE_INT, *partials] if isfinite(partials[-1]) else [0.0, *partials]
+
+
+def _unmarked(sum_: Exact) -> Exact:
+    """Partials that are no int, or an int, however large."""
+    if isinstance(sum_, int) or sum_[0] != _LARGE_INT:
+        return sum_
+    return sum(map(int, sum_[1:]))
 
 
 def _beyond(partials: list[float]) -> float:
