@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millwheel import SECOND, MsgpackCoder, Pipeline, Stream
+from millwheel import SECOND, JsonCoder, MsgpackCoder, Pipeline, Stream
 from millwheel.errors import WiringError
 from millwheel.library import (
     Aggregation,
@@ -19,6 +19,7 @@ from millwheel.library import (
     Repeat,
     Running,
     Wall,
+    aggregation,
     collect,
     count,
     maximum,
@@ -94,6 +95,26 @@ def test_each_record_has_what_there_is_up_to_it(
     assert found(stepper) == one_by_one(rows, of, last)
     assert stepper.outputs(dropped) == []
     assert left(stepper, ["run_up.running"]) == {}
+
+
+def joined_texts() -> Aggregation[Score, str, str]:
+    """One in which the order shows."""
+    return aggregation(
+        "texts", str, lambda a, score: f"{a} {score.points}", lambda a, b: a + b, lambda a: a, JsonCoder(str), str
+    )
+
+
+@pytest.mark.parametrize("last", [None, 3])
+@given(st.permutations([3, 300, 1, 70_000, 2, 40, 2]))
+def test_records_of_one_time_have_an_order_of_their_own(last: int | None, arriving: list[int]) -> None:
+    """Without one of the user's it is that of their bytes, in which small numbers stand as they do anywhere."""
+    stepper = Stepper(pipeline(joined_texts(), last=last))
+    for number in arriving:
+        send(stepper, "a", number, 5)
+    stepper.finish()
+    results = [out.value.result for out in stepper.outputs(run_up)]
+    assert results[-1] == (" 1 2 2 3 40 300 70000" if last is None else " 40 300 70000")
+    assert results[:2] == [" 1", " 1 2"]
 
 
 @pytest.mark.parametrize("seed", [0, 2, 3, 5])

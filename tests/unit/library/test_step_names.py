@@ -84,7 +84,13 @@ STEPS: dict[str, Step] = {
     "join as of": lambda a, b: a.join_as_of(b),
     "join one": lambda a, b: a.join_one(b),
     "join aggregate": lambda a, b: a.join_aggregate(b, Interval(after=minutes(1)), count()),
+    "join aggregate before": lambda a, b: a.join_aggregate(b, Interval(before=minutes(1)), count()),
+    "join aggregate of spans": lambda a, b: a.join_aggregate(b, lambda seen: minutes(1), count()),
+    "join mean": lambda a, b: a.join_aggregate(b, Interval(after=minutes(1)), mean(lambda seen: seen.number)),
     "running": lambda a, b: a.running(maximum(lambda seen: seen.number)),
+    "running top": lambda a, b: a.running(top(3, lambda seen: seen.number, Seen)),
+    "running of 3": lambda a, b: a.running(maximum(lambda seen: seen.number), last=3),
+    "running of 4": lambda a, b: a.running(maximum(lambda seen: seen.number), last=4),
     "deduplicate": lambda a, b: a.deduplicate(minutes(1), lambda seen: str(seen.number)),
     "throttle": lambda a, b: a.throttle(3, minutes(1)),
     "changed": lambda a, b: a.distinct_until_changed(),
@@ -161,6 +167,15 @@ class SeenMore(msgspec.Struct, frozen=True):
     page: str = "/"
 
 
+class SeenOtherwise(msgspec.Struct, frozen=True):
+    user: str
+    number: list[str]
+
+
+KEEPS_VALUES = {step for step in STEPS if step.startswith(("join", "running", "changed"))}
+"""The others keep aggregates, whose own coders say what they are of, or nothing of a value."""
+
+
 @pytest.mark.parametrize("step", sorted(STEPS))
 def test_a_value_may_gain_a_field_where_a_step_keeps_values(step: str) -> None:
     """What a step means is not what its values look like."""
@@ -178,6 +193,27 @@ def test_a_value_may_gain_a_field_where_a_step_keeps_values(step: str) -> None:
         return pipeline.graph().shape()
 
     assert plan(shape(Seen), shape(SeenMore)).refusals == []
+
+
+@pytest.mark.parametrize("step", sorted(STEPS))
+def test_values_of_another_type_are_never_read_as_those_of_before(step: str) -> None:
+    """The streams are the same; what a step of the chain makes of their values is not."""
+
+    def shape(type_: type[Any]) -> PipelineShape:
+        pipeline = Pipeline("names")
+        flow = Flow(pipeline)
+        keyed = [
+            flow.inject(IterableSource(stream.name, []), stream)
+            .map(lambda seen: seen, MsgpackCoder(type_))
+            .key_by(lambda seen: seen.user)
+            for stream in (inputs, others)
+        ]
+        pipeline.publish(inputs)
+        pipeline.publish(others)
+        STEPS[step](*keyed).map(str).to(Stream("out", JsonCoder(str)))
+        return pipeline.graph().shape()
+
+    assert silent(shape(Seen), shape(SeenOtherwise)) == (step not in KEEPS_VALUES)
 
 
 @pytest.mark.parametrize(
