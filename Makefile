@@ -14,11 +14,15 @@ PIP_INSTALL := $(PY) -m pip install --quiet --quiet --disable-pip-version-check 
 # Where it is set, every process of a test would compile all that it imports: 1 to 2 s of processor for each of hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
+# What runs hooks, compiled (docs/adr/0058): benchmarks run as an installation from a compiled wheel does.
+COMPILED := build/compiled
+BENCH := PYTHONSAFEPATH=1 PYTHONPATH="$(CURDIR)/$(COMPILED):$(CURDIR)" $(PY)
+
 # Only folders with Python in them: mypy calls an empty one an error.
 TYPED := $(foreach d,millwheel storage injectors examples tests benchmarks,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test collect lint format types wheel-test zeitgeist queries reachability nexmark nexmark-figures bench proto mutants reliability chaos chaos-zeitgeist chaos-loops chaos-partition chaos-spark iteration-grid lock clean
+.PHONY: help venv test collect lint format types wheel-test zeitgeist queries reachability nexmark nexmark-figures bench compiled proto mutants reliability chaos chaos-zeitgeist chaos-loops chaos-partition chaos-spark iteration-grid lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -80,16 +84,22 @@ queries: $(STAMP) ## the example queries; LOG=, OUT=, FRESH=1
 reachability: $(STAMP) ## pages reached over a loop against networkx, with kills: 100,000 links; ARGS="--links 10000"
 	$(PY) -m examples.reachability $(or $(ARGS),--links 100000 --prefixes 200 --kills 5)
 
-nexmark-figures: $(STAMP) ## all of `make nexmark`, and events/s a core beside Bytewax and Flink, into docs/nexmark.md
+$(COMPILED)/.made: $(STAMP) pyproject.toml scripts/compiled.py scripts/compile_hook.py $(shell find millwheel storage injectors -name '*.py')
+	$(PY) scripts/compiled.py $(COMPILED)
+	@touch $@
+
+compiled: $(COMPILED)/.made ## build/compiled: what a wheel holds whose modules for hooks are compiled; needs a C compiler
+
+nexmark-figures: $(COMPILED)/.made ## all of `make nexmark`, and events/s a core beside Bytewax and Flink, into docs/nexmark.md
 	$(PY) -m examples.nexmark
-	$(PY) -m benchmarks nexmark
-	$(PY) -m benchmarks.nexmark publish
+	$(BENCH) -m benchmarks nexmark
+	$(BENCH) -m benchmarks.nexmark publish
 
 nexmark: $(STAMP) ## Nexmark's queries against SQL, shuffled, late, doubled, cut, killed, and timed; ARGS="q5 q7 --events 20000"
 	$(PY) -m examples.nexmark $(ARGS)
 
-bench: $(STAMP) ## the benchmarks of streaming, or others: NAME=latency, NAME=iterations, NAME="streaming iterations"
-	$(PY) -m benchmarks $(NAME)
+bench: $(COMPILED)/.made ## the benchmarks of streaming, or others: NAME=latency, NAME=iterations, NAME="streaming iterations"
+	$(BENCH) -m benchmarks $(NAME)
 
 proto: $(STAMP) ## generate millwheel/transport/proto from proto/; a test holds the two together
 	$(PY) scripts/proto.py

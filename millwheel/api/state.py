@@ -14,116 +14,22 @@ Values are stored encoded, so changing a value that was read has no effect until
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from copy import deepcopy
-from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from millwheel import limits
-from millwheel.api.frame import MISSING
-from millwheel.coders import Coder, checked, no_coder, raw
+from millwheel.api.bound import BoundCell, BoundValue
+from millwheel.coders import Coder, no_coder
 from millwheel.errors import CoderError, InvariantError, LimitError, WiringError
-from millwheel.limits import HEAVY_VALUE_BYTES
 from millwheel.work import Slot
 
 if TYPE_CHECKING:
     from millwheel.api.computation import Computation
-    from millwheel.api.frame import EntryColumn, Frame
+    from millwheel.api.frame import Frame
 
 T = TypeVar("T")
 
-_IMMUTABLE: Final = (type(None), bool, int, float, str, bytes)
-"""A default of these types needs no copy."""
 
-
-class _Bound:
-    """A cell bound to the computation's reused frame."""
-
-    __slots__ = ("_cell", "_decode", "_encode", "_frame")
-
-    def __init__(self, frame: Frame, cell: str, coder: Coder[Any]) -> None:
-        self._frame = frame
-        self._cell = cell
-        self._encode = checked(coder)
-        self._decode = coder.decode
-
-    def _data(self, value: Any) -> bytes:
-        data = self._encode(value)
-        if len(data) > limits.VALUE_LIMIT_BYTES:
-            raise LimitError(
-                f"cell {self._cell!r} of key {self._frame.key!r}: {len(data)} bytes; limit {limits.VALUE_LIMIT_BYTES}"
-            )
-        return data
-
-    def _names(self, column: EntryColumn) -> Iterator[str]:
-        """Entries of the current key, for an iterator, which is of no use to the hook of another one."""
-        key = self._frame.key
-        for name in column.names():
-            if self._frame.key is not key:
-                raise self._frame.late()
-            yield name
-
-
-class BoundValue(_Bound, Generic[T]):
-    """One value per key."""
-
-    __slots__ = ("_column", "_default", "_default_is_shared", "_plain", "_raw_decode", "_raw_encode")
-
-    def __init__(self, frame: Frame, cell: str, coder: Coder[T], default: T) -> None:
-        super().__init__(frame, cell, coder)
-        self._plain, self._raw_encode, self._raw_decode = raw(coder)
-        self._column = frame.column(cell)
-        self._default = default
-        self._default_is_shared = type(default) in _IMMUTABLE
-
-    # Inlines the column's `read` and `write`: two calls fewer per record on the hottest cell.
-
-    def get(self) -> T:
-        """The value, or the declared default."""
-        column, frame = self._column, self._frame
-        key = frame.key  # between invocations its hash raises: the hottest call asks for no more
-        data = column.written.get(key, MISSING)
-        if data is MISSING:
-            data = column.base.get(key)
-            if data is None and key in frame.partial:
-                frame.want(self._cell, "")
-        if data is None:
-            return self._default if self._default_is_shared else deepcopy(self._default)
-        try:
-            value: T = self._raw_decode(data)
-        except Exception:
-            value = self._decode(data)  # raises again, with a name and a reason
-        return value
-
-    def set(self, value: T) -> None:
-        """Replace the value."""
-        if type(value) is self._plain:
-            try:
-                data = self._raw_encode(value)
-            except Exception:
-                data = self._encode(value)  # raises again, with a name and a reason
-        else:
-            data = self._encode(value)
-        frame, written = self._frame, self._column.written
-        if get_ident() != frame.thread:
-            raise frame.late()
-        key = frame.key
-        old = written.get(key, MISSING)
-        if len(data) > HEAVY_VALUE_BYTES:
-            if len(data) > limits.VALUE_LIMIT_BYTES:
-                data = self._data(value)  # raises, with a name
-            frame.grow_over(frame.own(written, key, old), data, HEAVY_VALUE_BYTES)
-        journal = frame.journal  # three appends take half of the time of one `extend` by a tuple
-        journal.append(written)
-        journal.append(key)
-        journal.append(old)
-        written[key] = data
-
-    def clear(self) -> None:
-        """Remove the value; `get` gives the default again."""
-        self._column.write(None)
-
-
-class BoundList(_Bound, Generic[T]):
+class BoundList(BoundCell, Generic[T]):
     """A list per key whose elements are stored one by one: appending never rewrites the rest."""
 
     __slots__ = ("_elements", "_tail")
@@ -157,7 +63,7 @@ class BoundList(_Bound, Generic[T]):
         self._tail.write(None)
 
 
-class BoundMap(_Bound, Generic[T]):
+class BoundMap(BoundCell, Generic[T]):
     """A map from str to values per key, stored entry by entry."""
 
     __slots__ = ("_entries",)

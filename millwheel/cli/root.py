@@ -30,6 +30,7 @@ from millwheel.cli.tail import tail
 from millwheel.cli.up import up
 from millwheel.cli.views import explain, rows
 from millwheel.escapes import harmless
+from millwheel.forms import compiled
 
 COMMANDS = (
     run,
@@ -68,7 +69,7 @@ class InOrder(click.Group):
 )
 @click.option("--config", envvar="MILLWHEEL_CONFIG", show_envvar=True, metavar="FILE", is_eager=True, expose_value=False,
               callback=read_settings, help=f"TOML file of settings; {DEFAULT_FILE} here, if there is one.")  # fmt: skip
-@click.version_option(__version__, message="%(prog)s %(version)s")
+@click.version_option(f"{__version__}{', compiled' if compiled() else ''}", message="%(prog)s %(version)s")
 @click.pass_context
 def root(context: click.Context) -> None:
     """Exactly-once keyed stream processing on Postgres.

@@ -1,7 +1,7 @@
 """Runs user code: one tight synchronous loop per invocation.
 
 Lives here: calling hooks and keeping a bad record to its key.  Never here: durability, order
-between invocations.  Invariants:
+between invocations.  This module may be compiled (ADR 0058).  Invariants:
 
 * a hook that raised has left nothing in the outcome;
 * a context that user code has kept is of no use to it: the next hook gets another one.
@@ -13,14 +13,16 @@ import traceback
 from collections.abc import Callable, Mapping
 from sys import getrefcount
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
+from mypy_extensions import mypyc_attr
 
 from millwheel import limits
 from millwheel.api.computation import Computation
-from millwheel.api.context import Context, Output, succeeded
+from millwheel.api.context import Context, declared_tables, succeeded
 from millwheel.api.frame import Frame, NotLoaded
+from millwheel.api.producer import Output
 from millwheel.api.returned import check_returned
 from millwheel.api.table import Table
 from millwheel.bundles import QuarantineEntry
@@ -39,11 +41,12 @@ OnFailed = Callable[[str, str, BaseException, bool], None]
 """(hook, key, error, whether it was redriven)."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Executor:
     """One computation's user code in this process."""
 
-    context_type: type[Context] = Context
-    frame_type: type[Frame] = Frame
+    context_type: ClassVar[type[Context]] = Context
+    frame_type: ClassVar[type[Frame]] = Frame
     """What hooks leave their effects in; the simulator's notes more."""
 
     def __init__(
@@ -60,7 +63,8 @@ class Executor:
         outputs = outputs_of(graph, spec, subscriptions)
         self._frame = self.frame_type(places, spec.name)
         looped = graph.loop_of(spec.name) is not None
-        self._context = self.context_type(self._frame, outputs, tables, spec.settings.strict_timestamps, looped)
+        strict = spec.settings.strict_timestamps
+        self._context = self.context_type(self._frame, outputs, declared_tables(tables), strict, looped, spec.name)
         self._alone = getrefcount(self._context)
         """What is counted of references to a context that user code has not kept."""
         self._inputs: dict[SubscriptionId, tuple[Callable[[bytes], Any], str]] = {
@@ -83,9 +87,9 @@ class Executor:
         self.computation.setup()
 
     @property
-    def key(self) -> str:
-        """The key for which a hook runs now."""
-        return self._frame.key
+    def key(self) -> str | None:
+        """The key for which a hook runs now; None: none runs."""
+        return self._frame.key if self._frame.thread else None
 
     def teardown(self) -> None:
         """Orderly end."""
@@ -185,7 +189,7 @@ class Executor:
 
     def _succeed(self) -> None:
         """Later hooks get another context: user code has kept this one, or may have, in the traceback of an error."""
-        self._context = succeeded(self._context, self.spec.name)
+        self._context = succeeded(self._context)
 
     def _enter(self, key: str, work: Work, outcome: InvocationOutcome) -> None:
         self._frame.key = key
@@ -195,7 +199,7 @@ class Executor:
         frame, context = self._frame, self._context
         alone = getrefcount(context)
         hook: Hook = self.computation.ProcessRecord
-        producer, watermark = part.producer, work.watermark
+        watermark: Any = work.watermark
         pending, journal = frame.pending, frame.journal
         decode, frame.stream = self._raw[part.subscription], self._inputs[part.subscription][1]
         closed = {entry.key for entry in outcome.quarantined} | self._waiting_keys
@@ -203,11 +207,9 @@ class Executor:
         frame.input_hold = None
         held, holds, plain = work.holds, outcome.holds, decode is AS_IT_IS
         late = 0
-        full = self._full()
-        unusual = full or closed
-        for key, value, timestamp, sequence in zip(
-            part.keys, part.values, part.timestamps, part.sequences, strict=True
-        ):
+        unusual = (full := self._full()) or closed
+        producer, keys, values, timestamps, sequences = _columns(part)
+        for key, value, timestamp, sequence in zip(keys, values, timestamps, sequences):  # noqa: B905  # they are as long
             if unusual:
                 if full:
                     outcome.fits = outcome.processed + part.sequences.index(sequence)
@@ -369,6 +371,15 @@ class Executor:
         else:
             kind: TimerKind = "wall" if entry.kind == "wall" else "watermark"
             self._call_timer(Timer(entry.key, entry.tag, entry.timestamp, kind), work, outcome)
+
+
+def _columns(part: BundlePart) -> tuple[Any, list[str], list[bytes], list[Any], list[Any]]:
+    """Producer, keys, values, times and numbers of records.  Where this is compiled, numbers that are only handed on are
+    handed on faster as the objects that they are."""
+    keys, values, times, numbers = part.keys, part.values, part.timestamps, part.sequences
+    if not len(keys) == len(values) == len(times) == len(numbers):
+        raise InvariantError("the columns of a bundle have different lengths")
+    return part.producer, keys, values, times, numbers
 
 
 def outputs_of(graph: Graph, spec: ComputationSpec, subscriptions: Mapping[str, SubscriptionId]) -> dict[str, Output]:

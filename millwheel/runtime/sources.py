@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any, cast
 
 from millwheel import limits
-from millwheel.api.context import Output, check_key
+from millwheel.api.producer import Output, check_key
 from millwheel.core.interval.events import RowsRead
 from millwheel.errors import LimitError, SourceError, TimestampError
 from millwheel.ids import SequenceNumber, SubscriptionId, sequence_numbers

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from millwheel.api.context import Output
+from millwheel.api.producer import Output
 from millwheel.api.table import Table
 from millwheel.errors import HookExited, InvariantError, MillwheelError, PipelineFailed
 from millwheel.escapes import escaped
@@ -226,8 +226,8 @@ class UserCode:
         """What a call that runs now is, for people."""
         match call:
             case RunHooks(computation):
-                key: object = self._executors[computation].key
-                if isinstance(key, str):
+                key = self._executors[computation].key
+                if key is not None:
                     return f"a hook of {computation} for key '{escaped(key)}'"
                 return f"{computation}.has_room"  # it is asked after the last hook, under no key
             case ReadRows(interval):

@@ -94,10 +94,11 @@ def cancel_takes_back_its_own() -> Patches:
     """A hook that sets a timer and cancels it leaves the one that was set before."""
 
     def cancel(self: Context, tag: str, kind: Any = "watermark") -> None:
-        mine = (kind, tag) in self._frame.timers
+        timers = self._live("cancel_timer").timers
+        mine = (kind, tag) in timers
         original(self, tag, kind)
         if mine:
-            del self._frame.timers[kind, tag]
+            del timers[kind, tag]
 
     original = Context.cancel_timer
     return {(Context, "cancel_timer"): cancel}

@@ -90,7 +90,7 @@ class WatchedContext(Context):
     def set_timer(self, tag: str, timestamp: int, kind: TimerKind = "watermark") -> None:
         """See `Context`."""
         super().set_timer(tag, timestamp, kind)
-        self._note((kind, tag), timestamp if type(timestamp) is int else self._frame.timers[kind, tag])
+        self._note((kind, tag), timestamp if type(timestamp) is int else self._live("set_timer").timers[kind, tag])
 
     def cancel_timer(self, tag: str, kind: TimerKind = "watermark") -> None:
         """See `Context`."""
@@ -100,7 +100,7 @@ class WatchedContext(Context):
     def hold(self, timestamp: int) -> None:
         """See `Context`."""
         super().hold(timestamp)
-        self._note(None, timestamp if type(timestamp) is int else self._frame.hold)
+        self._note(None, timestamp if type(timestamp) is int else self._live("hold").hold)
 
     def release_hold(self) -> None:
         """See `Context`."""

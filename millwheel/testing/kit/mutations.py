@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
+from millwheel.api.bound import BoundValue
 from millwheel.api.computation import cells_of
-from millwheel.api.state import BoundList, BoundMap, BoundValue, ListCell, MapCell, ValueCell
+from millwheel.api.state import BoundList, BoundMap, ListCell, MapCell, ValueCell
 from millwheel.runtime.executor import Executor
 
 T = TypeVar("T")

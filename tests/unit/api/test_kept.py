@@ -49,7 +49,7 @@ CELL_CALLS: dict[str, Callable[[Any], object]] = {
 
 
 def test_every_method_is_tried() -> None:
-    assert {*CALLS} == {name for name in vars(Context) if not name.startswith("_")}
+    assert {*CALLS} == {name for name in dir(Context) if not name.startswith("_")}
     for name, cell in CELLS.items():
         bound = type(executor_of(computation_of(cells=CELLS)).computation.__getattribute__(name))
         public = {f"{name}.{method}" for method in vars(bound) if not method.startswith("_")}

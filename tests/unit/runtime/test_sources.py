@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millwheel import limits
-from millwheel.api.context import Output
+from millwheel.api.producer import Output
 from millwheel.core.interval.events import RowsRead
 from millwheel.errors import LimitError, SourceError
 from millwheel.ids import SubscriptionId
