@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from millwheel import Pipeline, Stream, TextCoder, subscribe
 from millwheel.host import alphabet as he
 from millwheel.host.messages import IntervalSettled, Led, RoundAnswered, RoundAsked, Unsettled, WatermarksRaised
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId
 from millwheel.model import MAX_TIME
-from tests.unit.host.cluster_hand import ONE, ClusterHand
+from millwheel.testing.world.calls import run
+from millwheel_injectors import IterableSource
+from tests.unit.host.cluster_hand import ONE, ClusterHand, Keep
 from tests.unit.host.test_worker import Hand, started, words
 
 
@@ -26,6 +29,27 @@ def test_an_interval_of_a_loop_begins_with_the_floor_that_is_persisted_and_answe
     assert hand.of(RoundAnswered) == [answer], "a copy is answered by a copy"
     hand.give(he.Received("controller", RoundAsked(6, "loop:Keep", 80)))
     assert hand.of(RoundAnswered) == []
+
+
+def test_only_who_is_in_the_loop_that_is_asked_answers() -> None:
+    """Two loops, and a computation that is in none."""
+    pipeline = Pipeline("loops")
+    streams = {name: Stream(name, TextCoder()) for name in ("words", "round", "others")}
+    pipeline.inject(IterableSource("text", []), into=streams["words"])
+    for name in ("round", "others"):
+        reads = [subscribe(streams["words"], str), subscribe(streams[name], str)]
+        pipeline.add(Keep, reads, [streams[name]], name=name, split_keys=("m",))
+    pipeline.add(Keep, [subscribe(streams["words"], str)], name="none")
+    hand = ClusterHand(pipeline)
+    hand.give(he.Started())
+    placed = run(hand.store.cluster_map()).intervals
+    for one in placed:
+        hand.place(one.id, owner=hand.mine)
+    for number, name in enumerate(("round", "others", "none", "round"), 1):
+        hand.told.clear()
+        hand.give(he.Received(hand.leader, RoundAsked(number, f"loop:{name}", 90)))
+        answered = sorted(said.interval for said in hand.of(RoundAnswered))
+        assert answered == sorted(one.id for one in placed if one.computation == name != "none")
 
 
 def test_productions_of_an_earlier_version_are_told_while_they_are_left_and_once_when_they_are_not() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 import msgspec
@@ -257,6 +258,31 @@ def test_nothing_is_read_before_a_receiver_gives_credit() -> None:
     _, position, effects = serving()
     (read,) = reads(effects)
     assert (read.interval, read.upto) == (position.interval, None)
+
+
+@pytest.mark.parametrize("words", [*permutations(("hello", "credit", "old hello", "old credit"))])
+def test_only_credit_of_the_newest_hello_counts_and_none_before_it(words: tuple[str, ...]) -> None:
+    hand = begun("a")
+    hand.give(he.Started())
+    answer(hand, he.Discover, found("a"))
+    opened(hand)
+    (hello,) = hand.of(Hello)
+    (credit,) = hand.of(Credit) or [Credit(hello.interval, hello.sequencer, hello.round, 1_000)]
+    said: dict[str, Any] = {
+        "hello": hello, "credit": credit,
+        "old hello": msgspec.structs.replace(hello, round=hello.round - 1),
+        "old credit": msgspec.structs.replace(credit, round=hello.round - 1),
+    }  # fmt: skip
+    counts = ""
+    for word in words:
+        read = reads(hand.give(he.Received("worker", said[word])))
+        hand.waiting.clear()
+        if word == "hello" or (word == "old hello" and not counts):  # of a hello that was overtaken nothing is kept
+            counts = word.replace("hello", "credit")
+        if read:
+            assert word == counts
+            return
+        assert word != counts, "credit that counts lets the partition be read"
 
 
 def test_what_is_sent_again_after_a_hello_counts_against_the_credit_that_begins_with_it() -> None:
