@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millwheel import limits
 from millwheel.core.interval.counters import Counters
 from millwheel.core.source.row_counts import RowCounts
 from millwheel.host import alphabet as he
@@ -77,7 +78,9 @@ def test_a_worker_that_has_something_to_record_does_not_end_yet() -> None:
     ((actor, _),) = hand.worker.actors.intervals()
     hand.give(he.Received("worker", Delivery(bundle(actor.interval), actor.sequencer, True)))
     assert hand.worker.finished()
-    assert he.Ended() not in hand.give(he.Rested())
+    rested = hand.give(he.Rested())
+    assert he.Ended() not in rested
+    assert he.WakeAt(hand.now + limits.END_DELAY_US) in rested, "it has another look soon"
 
 
 def test_a_worker_with_nothing_left_ends() -> None:

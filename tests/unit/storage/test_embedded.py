@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import itertools
 import os
 import re
 import shutil
@@ -170,6 +171,32 @@ def test_a_cluster_that_no_try_would_start_is_an_error_soon(
         assert time.monotonic() - began < SERVER_START_LIMIT_S / 4
         told = any("does not start yet: " in record.getMessage() for record in caplog.records)
         assert told == (damage is not of_another_version), "what no second try would mend is said at once"
+
+
+class NeverStarts(EmbeddedPostgres):
+    """Whose server says something else each time, or always that another one's processes are still there."""
+
+    words: Iterator[str]
+
+    def _launch_once(self, deadline: float, unless: Callable[[], bool]) -> bool:
+        return False
+
+    def _last_words(self) -> str:
+        return next(self.words)
+
+
+@pytest.mark.parametrize("words", ["reason {}", "pre-existing shared memory block is still in use"])
+def test_who_waits_for_a_server_that_does_not_start_is_told_once_whatever_it_says(
+    cluster: Path, words: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("millwheel_storage.embedded.SERVER_START_SAID_S", 0.3)
+    monkeypatch.setattr("millwheel_storage.embedded.SERVER_START_LIMIT_S", 1.2)
+    with short_directory(cluster) as directory:
+        server = NeverStarts(directory)
+        server.words = map(words.format, itertools.count())
+        with pytest.raises(StoreError, match="does not start: "):
+            server.start()
+    assert sum("does not start yet: " in record.getMessage() for record in caplog.records) == 1
 
 
 def test_what_is_no_cluster_is_not_removed() -> None:
