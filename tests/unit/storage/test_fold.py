@@ -19,7 +19,7 @@ from millwheel.bundles import (
     TimerWrites,
 )
 from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId, sequence_numbers
-from millwheel_storage.fold import fifo_rows, fold
+from millwheel_storage.fold import fifo_rows, fold, quarantine_row
 from millwheel_storage.productions import bundles, pack_ids, unpack_ids
 
 
@@ -180,3 +180,10 @@ def test_what_had_left_a_line_before_it_ended_does_not_count_for_the_next_one() 
 def test_a_frontier_never_goes_back() -> None:
     runs = [Ids(SubscriptionId(1), ProducerId(2), SequenceNumber(at), []) for at in (3, 7, 5)]
     assert fold(checkpoint(ids=[run]) for run in runs).frontiers == {(1, 2): 7}
+
+
+def test_a_row_of_the_quarantine_shows_what_its_element_has_under_the_same_names() -> None:
+    entry = QuarantineEntry("k", SubscriptionId(1), ProducerId(2), SequenceNumber(3), b"v", 4, "t", "wall", "why")
+    assert len({*msgspec.structs.astuple(entry)}) == len(entry.__struct_fields__)
+    row = msgspec.structs.asdict(quarantine_row("count", 5, entry))
+    assert row == {"computation": "count", "order": 5, **msgspec.structs.asdict(entry)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel import limits
-from millwheel.bundles import Bundle, SinkRow
+from millwheel.bundles import Bundle, SinkRow, decode_checkpoint
 from millwheel.core.channel.outbox import Outbox
 from millwheel.core.durability.durability import Durability
 from millwheel.core.durability.durable_epochs import DurableEpochs
@@ -55,7 +55,7 @@ class Way:
         image.sinks.extend(SinkRow("t", b"%d" % n) for n in range(sinks))
         produced, (bundle,) = self.outbox.number(SUB, Columns(["k"], [b"x"], [oldest]))
         image.produced.append(produced)
-        causes = [RecordCause("k", SUB, ProducerId(1), SequenceNumber(n)) for n in range(sinks)]
+        causes = [RecordCause(f"k{n % 3}", SUB, ProducerId(1), SequenceNumber(n)) for n in range(sinks)]
         entry = Uncommitted(
             seq, image, [(IntervalId(9), int(seq))], [bundle], oldest, ev.Counters(records=1), [*causes]
         )
@@ -146,7 +146,24 @@ def test_rows_that_are_refused_are_named_by_what_wrote_them() -> None:
     way.put(2, sinks=2)
     _, seq = way.hand_over()
     causes = way.durability.refused(seq, way.effects)
-    assert [(cause.key, redrive) for cause, redrive in causes] == [("k", False)] * 2
+    assert [(cause.key, redrive) for cause, redrive in causes] == [("k0", False), ("k1", False)]
+
+
+@pytest.mark.parametrize("sinks", range(9))
+def test_each_row_that_the_store_gets_has_the_key_that_wrote_it(way: Way, sinks: int) -> None:
+    """The store looks for rows at fault by their keys, in the order of the rows."""
+    for rows in (sinks, 0, 2):
+        way.put(1, sinks=rows)
+    way.hand_over()
+    found = []
+    for effect in way.effects:
+        if isinstance(effect, ev.Commit):
+            image = decode_checkpoint(effect.write.payload)
+            rows_of, keys = (
+                (effect.write.sinks, effect.write.keys) if way.epochs is None else (image.sinks, image.sink_keys)
+            )
+            found += [(row.values, key) for row, key in zip(rows_of, keys, strict=True)]
+    assert found == [(b"%d" % n, f"k{n % 3}") for rows in (sinks, 2) for n in range(rows)]
 
 
 def test_all_is_settled_when_it_is_durable_and_in_the_tables(way: Way) -> None:
