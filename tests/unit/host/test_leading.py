@@ -30,6 +30,7 @@ from millwheel.host.messages import (
     ImageWritten,
     InQuarantine,
     Led,
+    MapChanged,
     RunEnded,
     WatermarkReport,
     WorkerJoined,
@@ -439,6 +440,32 @@ def test_sessions_of_a_dead_worker_are_ended_before_what_it_had_is_placed_and_be
         setattr(room.store, name, noting(done, name, getattr(room.store, name)))
     room.let_pass(3)
     assert done == ["expel", "place", "expel", "leave"]
+
+
+@pytest.mark.parametrize("snapshot_every_us", [0, 3_600 * SECOND])
+def test_workers_hear_of_a_later_map_whenever_the_leader_has_placed_anything_anew(snapshot_every_us: int) -> None:
+    """Of the version that they have they have heard, and look no more."""
+    room = Room(snapshot_every_us)
+    run(room.store.open_pipeline(PipelineShape("p", {"count": ("m",)}, {}, {}, (), ())))
+    room.join("controller")
+    changes = 0
+    for _ in range(3):
+        room.join("worker")
+    for step in range(1_200):
+        if step == 400:
+            run(room.store.leave(run(room.store.cluster_map()).intervals[0].owner or 0))
+        elif step == 800:
+            room.join("worker")
+        before = run(room.store.cluster_map())
+        room.told.clear()
+        room.let_pass(0.1)
+        after = run(room.store.cluster_map())
+        if [placed.owner for placed in before.intervals] != [placed.owner for placed in after.intervals]:
+            changes += 1
+            for member in after.members:
+                heard = [message.version for message in heard_by(room, f"w{member.incarnation}", MapChanged)]
+                assert member.role != "worker" or max(heard, default=0) > before.version, (step, member)
+    assert changes > 1
 
 
 def test_no_epoch_begins_when_the_run_is_over() -> None:
