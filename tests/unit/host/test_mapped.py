@@ -161,14 +161,18 @@ def test_a_map_that_changes_while_it_is_read_is_read_again(hand: ClusterHand) ->
     assert [type(call) for call in hand.asked].count(ReadMap) == 1
 
 
-def test_a_map_that_comes_after_a_newer_one_changes_nothing(hand: ClusterHand) -> None:
+@pytest.mark.parametrize(
+    "first", [MapChanged(98), HandOver((), ("text",), acked=False), HandOver((TWO,), (), acked=True)]
+)
+def test_a_map_that_comes_after_a_newer_one_changes_nothing(hand: ClusterHand, first: MapChanged | HandOver) -> None:
+    """The map is read for word of a change, and before anything is handed over that is not there."""
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
     hand.held = ReadMap
-    hand.give(he.Received(hand.leader, MapChanged(98)))
+    hand.give(he.Received(hand.leader, first))
     (reading,), hand.waiting = hand.waiting, []
     old = run(hand.store.cluster_map())
     hand.decide(ONE, owner=hand.mine)
-    hand.give(he.Received(hand.leader, Led(hand.epoch)))
-    hand.give(he.Received(hand.leader, HandOver((), ("text",), acked=False)))  # it reads the map, too
+    hand.give(he.Received(hand.leader, HandOver((), ("text",), acked=False)))
     hand.held = None
     for newer in hand.waiting:
         hand.answer(newer)
