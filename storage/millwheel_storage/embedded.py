@@ -403,7 +403,7 @@ class EmbeddedPostgres:
                     **self._where(self._data),
                 )
         while time.monotonic() < deadline and not unless() and self._process.poll() is None:
-            if status_of(self._data) == "ready":
+            if self.pid == self._process.pid and status_of(self._data) == "ready":  # not a killed one's last word
                 return True
             time.sleep(SERVER_POLL_S)
         return False

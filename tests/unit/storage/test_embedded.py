@@ -114,6 +114,31 @@ def test_a_killed_server_whose_last_worker_ends_in_the_middle_of_a_start_is_no_c
         server.ensure_running()  # Python would warn of the child, which is an error here
 
 
+@pytest.mark.parametrize("starts", [True, False])
+def test_what_a_killed_server_has_written_down_is_not_taken_for_the_word_of_the_next_one(
+    cluster: Path, starts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last worker ends in the middle of a start, so that its file says still that it is ready."""
+    with short_directory(cluster) as directory, EmbeddedPostgres(directory) as server:
+        pid = server.pid
+        assert pid is not None
+        if not starts:
+            with (directory / "postgres" / "postgresql.conf").open("a") as settings:
+                settings.write("\nnonsense = 1\n")
+        monkeypatch.setattr(EmbeddedPostgres, "_is_held", lambda _: True)  # until a moment before the start
+        os.kill(pid, signal.SIGKILL)
+        while server.pid is not None:
+            time.sleep(0.001)
+        if starts:
+            server.ensure_running()
+            with psycopg.connect(server.url) as connection:
+                assert connection.execute("SELECT 1").fetchone() == (1,)
+        else:
+            began = time.monotonic()
+            with pytest.raises(StoreError, match="does not start: "):
+                server.ensure_running(unless=lambda: time.monotonic() > began + 0.5)
+
+
 def test_a_server_that_cannot_start_says_why_and_nobody_waits_for_it_who_wants_to_end(cluster: Path) -> None:
     with short_directory(cluster) as directory, EmbeddedPostgres(directory) as server:
         pid = server.pid
