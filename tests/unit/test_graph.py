@@ -5,13 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
-from millwheel import Computation, Context, JsonCoder, Pipeline, Record, Stream, Table, TextCoder, ValueCell, subscribe
+from millwheel import (
+    Computation,
+    Context,
+    JsonCoder,
+    Pipeline,
+    Record,
+    Snapshots,
+    Stream,
+    Table,
+    TextCoder,
+    ValueCell,
+    subscribe,
+)
 from millwheel.errors import WiringError
-from millwheel.graph import subscription_names
+from millwheel.graph import Settings, subscription_names
 from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.intervals import Ranges
+from millwheel.testing import Stepper, simulate
 from millwheel_injectors import IterableSource
 
 a, b, c = (Stream(name, TextCoder()) for name in "abc")
@@ -75,6 +89,71 @@ def test_its_shape_is_what_the_store_must_know() -> None:
     assert shape.coders["stream:a"] == "text/1"
     assert shape.coders["cell:first.seen"].startswith("value:json/1:int")
     assert shape.sources == ("text",)
+
+
+OTHER_SETTINGS: dict[str, Any] = {
+    "productions": "weak", "exactly_once": False, "expire_after": 60, "split_keys": ("k", "m"), "cache_limit_bytes": 1_000,
+    "strict_timestamps": False, "hook_attempts": 7, "quarantine_holds": True, "first_failures": None,
+    "work_limit_records": 9, "straggler_delay_us": 11,
+}  # fmt: skip
+"""None is as it is without a word."""
+
+
+@pytest.mark.parametrize("name", Settings.__struct_fields__)
+def test_a_setting_is_that_of_its_computation_alone(name: str) -> None:
+    pipeline = wired()
+    pipeline.add(Pass, [subscribe(a, str)], name="set", **{name: OTHER_SETTINGS[name]})
+    computations = pipeline.graph().computations
+    expected = msgspec.structs.replace(Settings(), **{name: OTHER_SETTINGS[name]})
+    assert expected != Settings()
+    assert [computations[of].settings for of in ("set", "first")] == [expected, Settings()]
+
+
+def test_what_is_said_of_a_source_and_of_a_key_is_in_the_graph() -> None:
+    pipeline = Pipeline("p", durability=Snapshots(every_ms=7_000))
+    pipeline.inject(source(), into=a)
+    pipeline.inject(source("behind"), into=b, percentile=0.75, max_ahead=5, of="Pass")
+    pipeline.add(Pass, [subscribe(a, str, key_version="2"), subscribe(b, str)])
+    pipeline.drop("Older")
+    pipeline.drop("Pass", input=c)
+    graph = pipeline.graph()
+    assert [(of.name, of.stream, of.percentile, of.skew is None) for of in graph.sources.values()] == [
+        ("text", "a", None, True), ("behind", "b", 0.75, False),
+    ]  # fmt: skip
+    assert [of.key_version for of in graph.computations["Pass"].inputs] == ["2", ""]
+    assert graph.snapshot_every_us == 7_000_000
+    assert graph.gone == ("Older", "Pass<c")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda pipeline: [found.clear() for found in pipeline.declared()],
+        lambda pipeline: pipeline.tables.clear(),
+        lambda pipeline: Stepper(pipeline).finish(),
+        lambda pipeline: simulate(pipeline, {"a": [("x", 1)]}),
+    ],
+)
+def test_whoever_looks_at_a_pipeline_changes_nothing_of_it(use: Callable[[Pipeline], Any]) -> None:
+    pipeline = wired()
+    pipeline.sink(Table("out", {"k": "text"}, ("k",)))
+    before = pipeline.graph().shape()
+    use(pipeline)
+    assert pipeline.graph().shape() == before
+    assert [*pipeline.tables] == ["out"]
+
+
+def test_what_is_declared_is_checked_first_by_whoever_has_asked_for_it() -> None:
+    asked = []
+    pipeline = wired()
+    pipeline.check_before(lambda: asked.append("before"))
+    pipeline.check_after(lambda graph: asked.append(f"after {len(graph.order())}"))
+    pipeline.declared()
+    assert asked == ["before"]
+    pipeline.graph()
+    assert asked == ["before", "before", "after 2"]
+    Stepper(pipeline)
+    assert {*asked[3:]} == {"before", "after 3"}, "the graph of a test has taps"
 
 
 def test_subscription_names_of_repeats_are_stable() -> None:

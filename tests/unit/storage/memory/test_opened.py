@@ -80,10 +80,11 @@ def test_another_version_waits_until_nobody_lives() -> None:
 
 def test_rows_have_a_column_that_came_later() -> None:
     store = opened()
-    store.sinks["out"][("x",)] = {"k": "x"}
+    store.sinks["out"][("x",)] = {"k": "x", "n": 7}
     wider = msgspec.structs.replace(SINK, columns={**SINK.columns, "late": "text"})
     run(store.open_pipeline(shape("p", sinks=(wider, SinkTable("other", {"k": "text"}, ("k",))))))
-    assert store.sinks["out"][("x",)]["late"] is None
+    (row,) = store.sinks["out"].values()
+    assert row == {**dict.fromkeys(wider.columns), "k": "x", "n": 7}
     assert store.sinks["other"] == {}
 
 
@@ -102,6 +103,49 @@ def test_a_computation_goes_on_under_another_name() -> None:
     assert store.watermark == {"new": 9}
     assert store.key_state["new"] == {"a": {("total", ""): b"7"}}
     assert "a" not in store.key_state
+
+
+def test_under_its_other_name_it_has_its_own_watermark_or_none() -> None:
+    """One of whoever had that name before is not its own."""
+    for own in (None, 5):
+        store = opened()
+        owners = run(store.acquire([ONE]))
+        marks = {"new": 9} if own is None else {"new": 9, "a": own}
+        run(store.persist_watermarks([WatermarkWrite(name, value, owners) for name, value in marks.items()]))
+        formerly = {"computation:new": "a"}
+        run(
+            store.open_pipeline(
+                shape("p", computations={"new": ("m",)}, subscriptions={"new<s": "s"}, formerly=formerly)
+            )
+        )
+        assert store.watermark == ({} if own is None else {"new": own})
+
+
+def test_only_keys_that_hold_a_cell_keep_it_from_going() -> None:
+    store = opened(coders=CELLS | {"cell:a.other": "int"})
+    folded(store)
+    run(store.open_pipeline(shape("p", coders=CELLS)))
+    with pytest.raises(IncompatibleStore, match="1 key holds it"):
+        store.open_pipeline(shape("p")).send(None)
+
+
+@pytest.mark.parametrize("only_logged", [False, True])
+def test_a_computation_under_another_name_loses_no_cell_in_silence(only_logged: bool) -> None:
+    store = opened(coders=CELLS)
+    (logged if only_logged else folded)(store)
+    new = shape("p", computations={"new": ("m",)}, subscriptions={"new<s": "s"}, formerly={"computation:new": "a"})
+    with pytest.raises(IncompatibleStore, match=r"total' is not in the code any more, and 1 key holds it"):
+        store.open_pipeline(new).send(None)
+
+
+def test_a_subscription_gets_a_number_that_no_other_has_while_some_are_gone() -> None:
+    both = {"a<s": "s", "a<t": "t"}
+    store = opened(subscriptions=both)
+    run(store.open_pipeline(shape("p", gone=("a<s",), subscriptions={"a<t": "t"})))
+    more = {"a<t": "t", "a<u": "u"}
+    found = run(store.open_pipeline(shape("p", subscriptions=more))).subscriptions
+    assert found["a<t"] == 2
+    assert found["a<u"] not in (0, 2)
 
 
 @pytest.mark.parametrize("only_logged", [False, True])
