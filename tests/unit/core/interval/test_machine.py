@@ -409,6 +409,30 @@ def test_an_interval_has_settled_when_all_is_acked_that_an_earlier_version_has_l
     assert said == [[], [], [ev.Settled()], []]
 
 
+@pytest.mark.parametrize("loading", [True, False], ids=["while keys are loaded", "while hooks run"])
+@pytest.mark.parametrize(
+    ("kind", "event"),
+    [("watermark", ev.WatermarkMoved(100)), ("wall", ev.AlarmRang()), ("wall", ev.WatermarkMoved(3))],
+)
+def test_one_invocation_runs_at_a_time_whatever_is_due_meanwhile(kind: str, event: ev.Event, loading: bool) -> None:
+    bench = Bench(recovered(timers=[("j", "t", kind, 50)]))
+    bench.arrive(1, {0: ("k", 5)})
+    if not loading:
+        bench.load()
+    bench.now = 100
+    for again in (event, ev.AckArrived(99), event):
+        bench(again)
+        assert [*bench.of(ev.Load), *bench.of(ev.Invoke)] == []
+    if loading:
+        bench(ev.Loaded([]))
+        assert [part.keys for part in bench.load().parts] == [["k"]]
+    bench.invoked()
+    for _ in range(2):  # with what has come, and when that is durable
+        if (bench.of(ev.Load), bench.of(ev.Invoke)) == ([], []):
+            bench(ev.CommitDone(Seq(1)))
+    assert [timer.key for timer in bench.load().timers] == ["j"]
+
+
 def end_of_a_hand_over(bench: Bench) -> None:
     """All that a core has committed is recorded and folded."""
     bench.effects = bench.core.flush(bench.now)
