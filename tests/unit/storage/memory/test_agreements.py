@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from millwheel.bundles import LogWrite
-from millwheel.cluster import HotKey, Leader, Member, PlacedInterval, PlacedSource, Placement, StandsAt, Standstill
+from millwheel.cluster import (
+    HotKey,
+    Leader,
+    MapOrder,
+    Member,
+    PlacedInterval,
+    PlacedSource,
+    Placement,
+    StandsAt,
+    Standstill,
+)
 from millwheel.errors import StoreError, StoreInUse
 from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import PipelineShape, PositionWrite, WatermarkWrite
@@ -269,3 +279,20 @@ def test_a_lease_that_was_found_to_be_over_stays_so_when_the_clock_is_set_back(c
     cluster.now -= LEASE_US
     assert not run(cluster.store.renew(one, LEASE_US))
     assert run(cluster.store.lead(one, LEASE_US)) is None
+
+
+@pytest.mark.parametrize("answer", ["", "no such worker"])
+def test_an_order_is_open_until_it_is_settled_and_one_that_was_carried_out_is_not_open(
+    cluster: Cluster, answer: str
+) -> None:
+    led = run(cluster.store.lead(cluster.join("one", "controller"), LEASE_US))
+    assert led is not None
+    one, other = (run(cluster.store.order(MapOrder("move", (IntervalId(1),), to=name))) for name in ("a", "b"))
+    assert (run(cluster.store.refusal(one)), run(cluster.store.refusal(other))) == (None, None)
+    assert not run(cluster.store.settle_order(led.epoch - 1, one, answer))
+    assert run(cluster.store.refusal(one)) is None
+    assert run(cluster.store.settle_order(led.epoch, one, answer))
+    assert (run(cluster.store.refusal(one)), run(cluster.store.refusal(other))) == (answer, None)
+    assert [number for number, _ in run(cluster.store.orders())] == [other]
+    with pytest.raises(StoreError, match="no order 99"):
+        run(cluster.store.refusal(99))
