@@ -110,10 +110,9 @@ async def _migrate(connection: Connection, schema: str, shape: PipelineShape) ->
     check_formats(applied, CHECKPOINT_FORMAT)
     if applied == STORE_FORMAT:
         return
-    for version, migration in enumerate(MIGRATIONS[applied:], applied):
-        for statement in migration:
-            await connection.execute(statement)
-        await connection.execute(opening.RECORD_MIGRATION, (version + 1,))
+    statements = [statement for migration in MIGRATIONS[applied:] for statement in migration]
+    await connection.execute(";\n".join(statements))  # one wait for all
+    await connection.execute(opening.RECORD_MIGRATIONS, (applied + 1, STORE_FORMAT))
     if not made:
         await connection.execute(opening.BEGIN_SEQUENCERS)
 

@@ -68,7 +68,7 @@ ORDER BY n.nspname LIMIT 5
 """
 """Schemas of pipelines, without those of savepoints."""
 APPLIED_MIGRATION: Final = "SELECT coalesce(max(version), 0) FROM migration"
-RECORD_MIGRATION: Final = "INSERT INTO migration (version) VALUES (%s)"
+RECORD_MIGRATIONS: Final = "INSERT INTO migration (version) SELECT generate_series(%s::int, %s::int)"
 READ_META: Final = "SELECT payload_format, shape FROM meta"
 WRITE_META: Final = """
 INSERT INTO meta (payload_format, shape) VALUES (%s, %s)
