@@ -69,6 +69,27 @@ def shops(combiner: Gathering[Sale] | None = None, **settings: Any) -> Pipeline:
     return pipeline
 
 
+def test_a_combiner_reads_what_its_computation_read_in_an_interval_for_each_shard() -> None:
+    gathering = Gathering(add, shards=4)
+    pipeline = Pipeline("shops")
+    pipeline.inject(IterableSource("till", []), into=sales)
+    pipeline.add(
+        Total, [subscribe(sales, lambda sale: sale.shop, key_version="2")], [totals, totals], combiner=gathering,
+        split_keys=["m"], hook_attempts=5,
+    )  # fmt: skip
+    graph = pipeline.graph()
+    parts, whole = graph.computations["Total.parts"], graph.computations["Total"]
+    assert [(of.stream, of.key_version) for of in parts.inputs] == [("sales", "2")]
+    assert parts.settings.split_keys == gathering.split_keys()
+    assert (whole.settings.split_keys, whole.settings.hook_attempts) == (("m",), 5)
+    assert [of.stream for of in whole.inputs] == [*parts.outputs] == ["Total.parts"]
+    assert whole.outputs == ("totals",), "one stream, however often it is named"
+    assert (whole.combined_by, parts.combined_by) == (gathering.combined_by("Total"), None)
+    sale = Sale("m", 1)
+    assert whole.inputs[0].key(sale) == "m"
+    assert parts.inputs[0].key(sale) != "m"
+
+
 ROWS = [(Sale("hot" if n % 2 else f"s{n % 7}", n, n), (n * 37 % 50) * SECOND) for n in range(150)]
 
 

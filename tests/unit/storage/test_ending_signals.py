@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from millwheel.errors import StoreError
 from millwheel_storage import ending_signals
 
 
@@ -42,6 +45,46 @@ def test_a_signal_waits_until_the_block_is_over(number: signal.Signals) -> None:
         signal.signal(number, before)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_signals_that_wait_come_in_their_order_also_when_the_block_fails(fails: bool) -> None:
+    numbers = [signal.SIGTERM, signal.SIGHUP, signal.SIGTERM, signal.SIGINT]
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, frame: came.append(number)) for number in {*numbers}}
+    try:
+        with contextlib.suppress(StoreError), ending_signals.signals_later():
+            for number in numbers:
+                os.kill(os.getpid(), number)
+            if fails:
+                raise StoreError("the server does not start")
+        assert came == numbers
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_status_says_which_signal_has_ended_the_process(number: signal.Signals) -> None:
+    with pytest.raises(SystemExit) as ended:
+        ending_signals.on_sigterm(number, None)
+    assert ended.value.code == 128 + number
+
+
+def in_a_thread(call: Callable[[], None]) -> None:
+    """To its end; what it raises is raised here."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(call).result(60)
+
+
+def test_only_the_main_thread_says_what_signals_do() -> None:
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        in_a_thread(ending_signals.exit_on_sigterm)
+        assert {signal.getsignal(number) for number in before} == {signal.SIG_DFL}
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
 def test_another_thread_has_no_need_to_wait() -> None:
     handler, found = signal.getsignal(signal.SIGINT), list[Any]()
 
@@ -49,7 +92,5 @@ def test_another_thread_has_no_need_to_wait() -> None:
         with ending_signals.signals_later():
             found.append(signal.getsignal(signal.SIGINT))
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join(60)
+    in_a_thread(look)
     assert found == [handler]

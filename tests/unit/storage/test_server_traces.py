@@ -27,11 +27,11 @@ LINES = ["{pid}", "/somewhere", "1", "5432", "/socket", "", "  1 2", "ready   "]
 
 
 @contextmanager
-def called(*arguments: str) -> Iterator[int]:
-    """A process that calls itself so; its pid."""
+def called(*arguments: str, cwd: Path | str = "/") -> Iterator[int]:
+    """A process that calls itself so, and works there; its pid."""
     process = subprocess.Popen(
         [*arguments[:1], "-c", "print(flush=True); input()", *arguments[1:]],
-        executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/",
+        executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cwd,
     )  # fmt: skip
     try:
         assert process.stdout is not None
@@ -85,6 +85,26 @@ def test_a_directory_is_told_by_where_it_is_and_not_by_its_name(tmp_path: Path) 
     assert place_of(here) == place_of(link) is not None
     here.rename(tmp_path / "there")
     assert place_of(here) is place_of(link) is None
+    here.mkdir()
+    assert len({place_of(here), place_of(tmp_path / "there"), place_of(tmp_path)}) == 3, "each is another one"
+    (tmp_path / "file").touch()
+    assert place_of(tmp_path / "file" / "below") is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="ps does not show where a process works")
+@pytest.mark.parametrize(
+    ("name", "where", "is_it"), [("postgres", "here", True), ("postgres", ".", False), ("vacuum", "here", False)]
+)
+def test_a_server_whose_directory_was_moved_is_known_by_where_it_works(
+    tmp_path: Path, name: str, where: str, is_it: bool
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    with called(name, "-D", str(here), cwd=tmp_path / where) as pid:
+        written(here, pid)
+        here.rename(there)
+        assert not is_named(pid, there)
+        assert running_pid(there) == (pid if is_it else None)
 
 
 def test_a_lock_is_held_by_whoever_has_inherited_it(tmp_path: Path) -> None:
