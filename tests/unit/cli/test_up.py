@@ -21,6 +21,7 @@ from millwheel.cli.up import _print, _run, cache_of_each, check_ports
 from millwheel.errors import StoreError
 from millwheel.launch import StoreLoss
 from millwheel.runtime import memory
+from millwheel.runtime.signals import SIGNALS
 from millwheel.runtime.supervisor import ChildPlan
 
 
@@ -105,6 +106,18 @@ def test_a_signal_that_came_before_the_cluster_began_stops_it(
     monkeypatch.setattr(interrupts, "_came", came)
     done = ChildPlan("worker-1", True, [sys.executable, "-c", ""])
     assert asyncio.run(_run([done], lambda *line: None, {}, StoreLoss())) == status
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_each_signal_stops_the_cluster(number: signal.Signals) -> None:
+    told = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))"
+    waits = [sys.executable, "-u", "-c", f"import signal, sys, time\n{told}\nprint('here')\ntime.sleep(60)"]
+
+    def said(name: str, is_error: bool, line: str) -> None:
+        if line == "here":
+            os.kill(os.getpid(), number)
+
+    assert asyncio.run(_run([ChildPlan("worker-1", True, waits)], said, {**os.environ}, StoreLoss())) is None
 
 
 @pytest.mark.parametrize("say", ["up._print", "functools.partial(up._print_object, 'words')"])
