@@ -54,6 +54,7 @@ def test_a_store_that_is_lost_while_all_goes_back_ends_the_run(monkeypatch: pyte
 
     def lost_meanwhile(inherited: Any) -> None:
         going.run.fail(StoreError("the store is gone"))
+        going.run.fail(StoreError("and so is what came of it"))
         begin(inherited)
 
     monkeypatch.setattr(going.run, "_begin", lost_meanwhile)
