@@ -22,7 +22,7 @@ from millwheel_storage.server_traces import (
     taken,
 )
 
-LINES = ["{pid}", "/somewhere", "1", "5432", "/socket", "", "  1 2", "ready   "]
+LINES = ["{pid}", "/some where", "1", "5432", "/socket", "", "  1 2", "ready   "]
 """What a server writes into postmaster.pid."""
 
 
