@@ -200,6 +200,38 @@ def test_one_that_says_when_it_has_rows_is_read_then_but_not_for_each_row(monkey
     assert reads(hand.give(he.Announced(read.interval))), "nothing was there, so there is nothing to rest from"
 
 
+@pytest.mark.parametrize(
+    ("announces", "reading", "times"),
+    [(a, r, t) for a in (False, True) for r in (False, True) for t in ((), (5,)) if a or r or not t],
+)
+def test_a_source_that_goes_to_another_worker_is_read_no_further(
+    announces: bool, reading: bool, times: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither after the read that is under way, nor after the rest or the pause that it waits for."""
+    monkeypatch.setattr(IterableSource, "announces", announces, raising=False)
+
+    def goes_on(source: str) -> bool:
+        hand, position, effects = serving()
+        (read,) = reads(effects)
+        if reading:
+            hand.worker.partitions.pause(source)
+        found = read_by(hand, read, rows(position, *times))
+        if not reading:
+            assert found == []
+            hand.worker.partitions.pause(source)
+        for _ in range(3):
+            hand.now += POLL_DELAY_US
+            for rest in [ask for ask in hand.waiting if isinstance(ask.wish, he.Pause)]:
+                hand.waiting.remove(rest)
+                found += reads(hand.give(he.Answered(rest.token, None)))
+            found += reads(hand.give(he.Tick()))
+            found += reads(hand.give(he.Announced(position.interval)))
+        return bool(found)
+
+    assert not goes_on("text")
+    assert goes_on("another")
+
+
 def test_one_that_says_when_it_has_rows_goes_on_while_there_are_as_many_as_are_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
