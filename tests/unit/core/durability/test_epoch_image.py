@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import msgspec
+import pytest
 
 from millwheel.bundles import (
     CHECKPOINT_FORMAT,
@@ -65,6 +67,34 @@ def test_productions_that_were_acked_are_gone() -> None:
         Produced(SubscriptionId(1), ProducerId(7), SequenceNumber(2), ["c"], [b"z"], [3]),
     ]
     assert image.acked == [Acked(SubscriptionId(1), ProducerId(6), sequence_numbers([5]))]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_production_that_is_left_is_as_it_was_made_in_whatever_runs(seed: int) -> None:
+    """Two channels, of which any record may have been acked, and whose images may come in any order."""
+    chosen = random.Random(seed)
+    channels = [(SubscriptionId(1), ProducerId(7)), (SubscriptionId(2), ProducerId(7))]
+    runs = [(channel, 4 * run, chosen.randint(1, 4)) for channel in channels for run in range(4)]
+    chosen.shuffle(runs)
+    images, left = list[Checkpoint](), dict[tuple[SubscriptionId, ProducerId, int], tuple[str, bytes, int]]()
+    for channel, first, count in runs:
+        rows = [(f"k{first + n}", b"%d" % (first + n), 100 - first - n) for n in range(count)]
+        made = Produced(*channel, SequenceNumber(first), *map(list, zip(*rows, strict=True)))
+        images.append(checkpoint(produced=[made]))
+        left.update(((*channel, first + n), row) for n, row in enumerate(rows))
+    for channel, sequence in [(place[:2], place[2]) for place in [*left] if chosen.random() < 0.2]:
+        images.append(checkpoint(acked=[Acked(*channel, sequence_numbers([sequence]))]))
+        del left[*channel, sequence]
+    produced = merged(*images).produced
+    found = {
+        (run.subscription, run.producer, run.first + n): row
+        for run in produced
+        for n, row in enumerate(zip(run.keys, run.values, run.timestamps, strict=True))
+    }
+    assert found == left
+    ends = {(run.subscription, run.producer, run.first + len(run.keys)) for run in produced}
+    assert not any((run.subscription, run.producer, run.first) in ends for run in produced), "what is dense is one run"
+    assert len(produced) < len(left)
 
 
 def test_sink_rows_and_outside_ids_keep_their_order() -> None:
