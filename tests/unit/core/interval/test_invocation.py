@@ -176,6 +176,26 @@ def test_hooks_that_ask_for_state_run_again_when_it_is_there() -> None:
     assert first.entries == {"c": {"a": {"x": b"1", "y": b"2"}}}
 
 
+def test_all_that_hooks_ask_for_is_loaded_and_then_known_whether_the_store_has_it_or_not() -> None:
+    interval = Interval()
+    interval.begin(records("a", "b"))
+    interval.load(*(KeyRows(key, {("c", "x"): b"1"}, more=True) for key in ("a", "b")))
+    work = interval.invoked()
+    for wanted, stored in (
+        ([("a", "c", "y"), ("b", "c", "y"), ("b", "c", "z")], [("b", "c", "z", b"3"), ("a", "c", "y", b"2")]),
+        ([("b", "c", "q"), ("a", "c", "q")], []),
+    ):
+        interval.effects.clear()
+        interval.invocation.want([*wanted], interval.effects)
+        assert interval.effects == [ev.LoadSlots([*wanted])]
+        interval.effects.clear()
+        interval.invocation.filled([*stored], interval.effects)
+        assert interval.invoked() is work
+    assert work.entries == {"c": {"a": {"x": b"1", "y": b"2"}, "b": {"x": b"1", "z": b"3"}}}
+    absent = {(key, entry) for key in "ab" for entry in "yzq" if not work.partial[key].lacks("c", entry)}
+    assert absent == {("b", "y"), ("b", "q"), ("a", "q")}, "of (a, z) nobody has asked"
+
+
 def test_the_oldest_time_of_an_invocation_counts_until_it_ends() -> None:
     interval = Interval()
     work = records("a")
