@@ -7,11 +7,15 @@ import asyncio
 import pytest
 
 from millwheel import Computation, Context, MsgpackCoder, Pipeline, Record, Stream, Timer, ValueCell, subscribe
-from millwheel.host.progress import PartProgress, Progress
+from millwheel.cluster import RunEnding
+from millwheel.host import alphabet as he
+from millwheel.host.messages import Led, RunEnded
+from millwheel.host.progress import PartProgress, Progress, progress_of
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
+from tests.unit.host.cluster_hand import ONE, ClusterHand
 
 
 @pytest.mark.parametrize(
@@ -79,3 +83,17 @@ def test_what_waits_for_hooks_is_told_while_it_waits() -> None:
     asyncio.run(run.run())
     assert max(waiting) > 0
     assert run.progress().computations["Slow"].waiting_bytes == 0
+
+
+def test_a_worker_that_has_heard_how_the_run_ended_tells_of_the_whole_pipeline() -> None:
+    """Its own intervals have less in quarantine, or are gone."""
+    hand = ClusterHand()
+    hand.give(he.Started())
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.place(ONE, owner=hand.mine)
+    before = progress_of(hand.worker)
+    assert (before.ending, before.in_quarantine) == (None, 0)
+    for ending in (RunEnding(quarantined=3, rejected=2), RunEnding(quarantined=9)):  # the first one counts
+        hand.give(he.Received(hand.leader, RunEnded(ending)))
+    after = progress_of(hand.worker)
+    assert (after.ending, after.in_quarantine) == (RunEnding(quarantined=3, rejected=2), 3)
