@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from millwheel import Computation, Context, JsonCoder, ListCell, Record, Timer, ValueCell, limits
 from millwheel.api.frame import Frame
 from millwheel.bundles import QuarantineEntry
+from millwheel.errors import InvariantError
 from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId
 from millwheel.work import InvocationOutcome
 from tests.unit.api.hooks import IN, OUT, computation_of, executor_of, out, part, run, table, work
@@ -80,6 +81,14 @@ def test_a_value_that_cannot_be_decoded_is_quarantined() -> None:
     bad = msgspec.structs.replace(part(("a", 1)), values=[b"\xff"])
     done = executor_of(computation_of(failing(0, []))).run(work(bad))
     assert "CoderError" in done.quarantined[0].error
+
+
+@pytest.mark.parametrize("column", ["keys", "values", "timestamps", "sequences"])
+def test_a_bundle_whose_columns_differ_in_length_is_no_bundle(column: str) -> None:
+    whole = part(("a", 1), ("b", 2))
+    cut = msgspec.structs.replace(whole, **{column: getattr(whole, column)[:1]})
+    with pytest.raises(InvariantError, match="different lengths"):
+        executor_of(computation_of(failing(0, []))).run(work(cut))
 
 
 def test_a_traceback_is_bounded() -> None:
