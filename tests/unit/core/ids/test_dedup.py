@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
@@ -226,6 +228,38 @@ def test_an_id_is_sealed_when_the_bucket_has_turned_and_its_fold_has_answered() 
     assert delivered.unsure(SubscriptionId(1), ProducerId(2), sequence_numbers([20])) == [20]
     assert delivered.fresh(SubscriptionId(1), ProducerId(2), sequence_numbers([20]), {20}) == []
     assert delivered.fresh(SubscriptionId(1), ProducerId(2), sequence_numbers([40])) is None
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_only_what_is_folded_is_forgotten_whatever_shapes_came_before_and_after(seed: int) -> None:
+    """Dense and listed ones, in order and not, and long runs that stay; some are folded when the bucket turns."""
+    chosen, channel = random.Random(seed), CHANNELS[0]
+    with shrunk():
+        delivered, came, stored = DeliveredIds(), list[list[SequenceNumber]](), set[SequenceNumber]()
+        places = [*range(12)]
+        if seed % 2:
+            chosen.shuffle(places)
+        for place in places:
+            numbers = sequence_numbers(range(40 * place, 40 * place + chosen.choice([1, 2, 5, 12, 30])))
+            gaps, piece = chosen.choice([1, 1, 2]), chosen.choice([1, 3, 30])
+            came += [[*numbers[at : at + piece : gaps]] for at in range(0, len(numbers), piece)]
+        given, folded = list[list[SequenceNumber]](), 0
+        for minute, numbers in enumerate(came):
+            assert delivered.fresh(*channel, numbers) in (None, [*range(len(numbers))])
+            delivered.add(*channel, numbers)
+            given.append(numbers)
+            upto = chosen.randint(folded, len(given))
+            delivered.folded([Ids(*channel, SequenceNumber(0), numbers) for numbers in given[folded:upto]])
+            stored.update(*given[folded:upto])
+            folded = upto
+            delivered.seal(minute * limits.ID_BUCKET_US)
+            for again in [*given[-3:], *chosen.choices(given, k=3)]:
+                fresh = delivered.fresh(*channel, again)
+                asked = delivered.unsure(*channel, again if fresh is None else [again[i] for i in fresh])
+                assert delivered.fresh(*channel, again, stored.intersection(asked)) == []
+        delivered.folded([Ids(*channel, SequenceNumber(0), numbers) for numbers in given[folded:]])
+        delivered.seal(len(came) * limits.ID_BUCKET_US)
+        assert delivered.size() == 0, "nothing that the store has is listed for ever"
 
 
 def test_a_filter_goes_when_all_it_holds_is_collected() -> None:
