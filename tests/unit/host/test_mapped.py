@@ -37,7 +37,17 @@ from millwheel.host.messages import (
     WatermarksRaised,
 )
 from millwheel.host.progress import progress_of
-from millwheel.host.requests import BehindOthers, CommitGroup, Reacquire, ReadMap, Recover, TakePartitions, WriteMarks
+from millwheel.host.requests import (
+    BehindOthers,
+    CommitGroup,
+    Reacquire,
+    ReadMap,
+    ReadSenders,
+    Recover,
+    StoreCall,
+    TakePartitions,
+    WriteMarks,
+)
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.testing.world.calls import run
@@ -355,6 +365,31 @@ def test_who_is_asked_twice_to_let_go_of_an_interval_does_so_once(hand: ClusterH
     while hand.owned():
         hand.pass_time()
     assert hand.of(HandedOver) == [HandedOver((ONE,), ())]
+
+
+@pytest.mark.parametrize("asked", [Recover, ReadSenders])
+@pytest.mark.parametrize("too_late", [False, True])
+def test_nothing_is_gone_that_is_about_to_be_served(hand: ClusterHand, asked: type[StoreCall], too_late: bool) -> None:
+    """The leader would place it, and this worker would serve it as well until it is fenced."""
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.held = asked
+    hand.place(ONE, owner=hand.mine)
+    for _ in range(2):
+        hand.give(he.Received(hand.leader, HandOver((ONE, TWO), (), acked=False)))
+    assert (hand.of(HandedOver), hand.owned()) == ([HandedOver((TWO,), ())], set())
+    if too_late:
+        hand.now += limits.HAND_OVER_LIMIT_US
+        hand.pass_time()
+        assert hand.of(HandedOver) == [HandedOver((TWO,), ())]
+    waiting, hand.held, hand.waiting = hand.waiting, None, []
+    for ask in waiting:
+        hand.answer(ask)
+    if too_late:
+        assert hand.owned() == {ONE}, "who asks again finds it here"
+        hand.give(he.Received(hand.leader, HandOver((ONE, TWO), (), acked=False)))
+    while hand.owned():
+        hand.pass_time()
+    assert hand.of(HandedOver)[-1] == HandedOver((ONE, TWO), ())
 
 
 def test_an_interval_is_handed_over_as_soon_as_its_hooks_return_although_much_waits(hand: ClusterHand) -> None:
