@@ -43,6 +43,14 @@ def test_a_generation_has_a_live_owner_for_everything() -> None:
     assert generation_of(the_map({ONE: 7}, None, 7)) is None
 
 
+@pytest.mark.parametrize("source", [None, 7, 8])
+@pytest.mark.parametrize("alive", [(), (7,), (7, 8)])
+def test_a_map_of_no_intervals_has_no_generation_whoever_serves_sources(source: int | None, alive: tuple[int]) -> None:
+    """The pipeline is not opened yet: an epoch would wait for nobody, and would be declared with nothing in it."""
+    assert generation_of(the_map({}, source, *alive)) is None
+    assert generation_of(msgspec.structs.replace(the_map({}, source, *alive), sources=())) is None
+
+
 def test_the_first_placement_waits_for_workers_that_start_at_the_same_time(master: WholeMaster) -> None:
     found = the_map({ONE: None, TWO: None}, None, 7)
     assert master.decide(found, 0) is None
