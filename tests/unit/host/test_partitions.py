@@ -99,6 +99,27 @@ def test_a_partition_that_another_process_has_finished_meanwhile_is_not_missing(
     assert [*opened(hand)] == ["b"]
 
 
+@pytest.mark.parametrize("count", range(9))
+def test_all_partitions_that_are_found_are_opened_once_each_however_many_are_opened_together(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "OPEN_PARTITIONS", 3)
+    names = [f"p{number}" for number in range(count)]
+    hand = begun(*names[:2])
+    hand.give(he.Started())
+    answer(hand, he.Discover, found(*names))
+    together, resumed = list[int](), list[str]()
+    while now := [ask.wish for ask in hand.waiting if isinstance(ask.wish, he.Resume)]:
+        together.append(len(now))
+        resumed += opened(hand)
+    assert sorted(resumed) == names
+    assert max(together, default=0) <= 3
+    stored = {p.partition: p.interval for p in run(hand.store.source_partitions("text"))}
+    assert stored.keys() == {*names}
+    claimed = {i for claim in hand.of(Claimed) for owner, i, _ in claim.intervals if owner == "source:text"}
+    assert claimed == {*stored.values()}
+
+
 def test_while_more_partitions_may_come_the_missing_one_is_waited_for() -> None:
     hand = begun("a", "b")
     hand.give(he.Started())
