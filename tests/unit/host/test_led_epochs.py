@@ -138,6 +138,24 @@ def test_what_may_be_lost_is_said_again_until_the_epoch_ends() -> None:
     assert leader.told == [EpochDeclared(4), EpochStarted(5), BarriersNamed(5, {PART: (ONE, TWO)})]
 
 
+def test_what_is_said_again_is_of_the_epoch_that_runs_and_of_none_between_two() -> None:
+    leader = Leader()
+    begun, named = [EpochDeclared(4), EpochStarted(5)], BarriersNamed(5, {PART: (ONE, TWO)})
+    assert leader.epochs.restate() == begun
+    leader.epochs.begun("w1", FIRST)
+    assert leader.epochs.restate() == begun
+    leader.epochs.begun("w2", SECOND)
+    assert leader.epochs.restate() == [*begun, named]
+    leader.write(ONE, TWO)
+    assert leader.epochs.restate() == [*begun, named], "it is not declared yet"
+    (ask,) = [ask for ask in leader.asks if isinstance(ask.wish, DeclareEpoch)]
+    leader.asks.remove(ask)
+    leader.procedures.answered(ask.token, True)
+    assert leader.epochs.restate() == [EpochDeclared(5)]
+    leader.wait(2 * 2_000_000)
+    assert leader.epochs.restate() == [EpochDeclared(5), EpochStarted(6)]
+
+
 def test_what_may_be_lost_is_said_again_now_and_then_and_not_at_every_look() -> None:
     leader = Leader()
     said = 0
