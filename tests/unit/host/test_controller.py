@@ -22,6 +22,7 @@ from millwheel.host.messages import (
     IntervalSettled,
     Message,
     Open,
+    RoundAsked,
     SourceBound,
     Unsettled,
     WatermarkReport,
@@ -239,6 +240,30 @@ def test_a_worker_that_joins_again_has_the_loops_asked_again() -> None:
     assert asked == []
     hand.hear(JOINED)
     assert asked == [True]
+
+
+def test_the_intervals_of_a_loop_are_asked_at_once_when_one_of_them_has_a_new_owner_or_settles() -> None:
+    """Nobody waits for the pause between two rounds."""
+    hand = Hand()
+    senders = {"a": ("source:s", "loop:a"), "b": ("a",)}
+    owned = (("a", ONE, OWNER), ("b", IntervalId(2), OWNER))
+    hand.hear(Claimed(owned), WorkerJoined(senders, {"loop:a": ("a", "b")}))
+    hand.answer({"source:s": 40})
+
+    def asked() -> list[tuple[str, int]]:
+        return [(m.loop, m.bound) for m in hand.take_told() if isinstance(m, RoundAsked)]
+
+    assert {*asked()} == {("loop:a", 40)}
+    hand.hear(Claimed(owned))
+    assert asked() == [], "they are asked already"
+    hand.hear(Claimed((("b", IntervalId(2), Sequencer(OWNER + 1)),)))
+    assert asked() == [("loop:a", 40)]
+    hand.hear(Unsettled("gone", IntervalId(3), ("a",)))
+    assert asked() == []
+    hand.hear(Claimed((("a", IntervalId(4), OWNER),)))
+    assert asked() == [], "nothing is promised from outside"
+    hand.hear(IntervalSettled(IntervalId(3)))
+    assert asked() == [("loop:a", 40)]
 
 
 def test_it_is_idle_before_any_worker_has_joined_and_not_while_something_waits_to_be_persisted() -> None:
