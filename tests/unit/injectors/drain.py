@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from millwheel.ids import IntervalId, ProducerId
 from millwheel.ports import Batch, PositionWrite, Source, SourcePartition, SourcePosition
@@ -14,6 +16,15 @@ from millwheel.search import BlockingCall, Find, MoreSigns, Search, Step, Unknow
 from millwheel.testing.world.calls import run
 from millwheel_injectors.rejects import RejectLine
 from millwheel_storage.memory import MemoryStore
+
+SEES_OPEN_FILES = pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(), reason="looks at open files as Linux shows them"
+)
+
+
+def opened(place: Path) -> int:
+    """How often this process has a file open."""
+    return sum(os.path.realpath(entry) == str(place) for entry in Path("/proc/self/fd").iterdir())
 
 
 class Clock:

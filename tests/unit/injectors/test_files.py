@@ -37,9 +37,11 @@ from millwheel_injectors.streams import open_stream
 from millwheel_injectors.watermarks import Policy
 from tests.effort import examples
 from tests.unit.injectors.drain import (
+    SEES_OPEN_FILES,
     Clock,
     Registry,
     only,
+    opened,
     read_all,
     reject_lines,
     rows_of,
@@ -123,6 +125,18 @@ def test_a_complete_file_ends_with_its_last_line_even_without_a_newline(tmp_path
     assert partition.finished()
     assert partition.watermark() == MAX_TIME
     assert source.complete()
+
+
+@SEES_OPEN_FILES
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_that_is_read_to_its_end_is_closed(tmp_path: Path, packed: bool) -> None:
+    place, lines = tmp_path / "a", b"1\n2\n"
+    place.write_bytes(gzip.compress(lines) if packed else lines)
+    partition = only(FileSource("s", place))
+    assert partition.read(1) is not None
+    assert opened(place) == 1
+    read_all(partition)
+    assert (partition.finished(), opened(place)) == (True, 0)
 
 
 def test_a_tailed_last_line_is_a_row_once_it_ends(tmp_path: Path) -> None:

@@ -39,6 +39,11 @@ def test_text_lines_lose_carriage_returns_and_keep_blanks() -> None:
     assert parse(TextLines(), b"a\r", b"", b" b ").values == ["a", "", " b "]
 
 
+@pytest.mark.parametrize("beside", [[], [b"\xff"]])
+def test_a_line_loses_one_carriage_return_whether_all_can_be_decoded_or_not(beside: list[bytes]) -> None:
+    assert parse(TextLines(), b"a\r\r", b"\r", *beside).values == ["a\r", ""]
+
+
 def test_a_line_that_is_not_utf8_is_rejected_alone() -> None:
     parsed = parse(TextLines(), b"good", b"\xff\xfe", b"fine")
     assert (parsed.values, list(parsed.rows)) == (["good", "fine"], [0, 2])

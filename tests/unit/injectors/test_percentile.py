@@ -83,6 +83,13 @@ def test_what_is_no_percentile_is_refused(share: float, window: int) -> None:
         Percentile(share, window)
 
 
+@pytest.mark.parametrize(("share", "least"), [(0.5, 2), (0.9, 10), (0.99, 100), (0.999, 1_000), (0.95, 20)])
+def test_a_window_has_at_least_one_row_that_may_be_late(share: float, least: int) -> None:
+    assert Percentile(share, least).window == least
+    with pytest.raises(ValueError, match=f"a window of {least - 1} rows is too short, take {least} or more"):
+        Percentile(share, least - 1)
+
+
 def test_a_source_takes_it() -> None:
     rows = [(str(n), n) for n in range(1_000)]
     source = IterableSource("rows", lambda: rows, watermark=Percentile(0.9))

@@ -80,3 +80,29 @@ def test_a_row_is_what_msgspec_makes_of_it_by_name(tmp_path: Path, type_: type[A
     assert found == expected
     assert [*map(type, found.values())] == [type_] * len(found)
     assert [type(value.one) for value in found.values()] == [type(value.one) for value in expected.values()]
+
+
+class Loose(msgspec.Struct):
+    one: int
+    name: Any
+
+
+class Maybe(msgspec.Struct):
+    one: int
+    name: str | None
+
+
+class Sure(msgspec.Struct):
+    one: int
+    name: str
+
+
+@pytest.mark.parametrize("type_", [Loose, Maybe, Sure])
+def test_a_field_without_a_value_is_as_msgspec_takes_it(tmp_path: Path, type_: type[Any]) -> None:
+    rows = [{"one": n, "name": None if n % 2 else f"n{n}", "at": 1} for n in range(4)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "part-0.parquet")
+    (tmp_path / "_SUCCESS").touch()
+    source: SparkOutputSource[Any] = SparkOutputSource("s", tmp_path, event_time="at", type=type_)
+    found = {row: value for row, value, _ in rows_of(read_all(only(source)))}
+    taken = [n for n in range(4) if type_ is not Sure or n % 2 == 0]
+    assert found == {n: type_(n, rows[n]["name"]) for n in taken}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterable
@@ -24,7 +23,17 @@ from millwheel_injectors import parquet as parquet_module
 from millwheel_injectors.spark_log import SinkLog, partition_values
 from millwheel_injectors.watermarks import Policy
 from tests.effort import examples
-from tests.unit.injectors.drain import Clock, only, read_all, reject_lines, rows_of, stored, values_of
+from tests.unit.injectors.drain import (
+    SEES_OPEN_FILES,
+    Clock,
+    only,
+    opened,
+    read_all,
+    reject_lines,
+    rows_of,
+    stored,
+    values_of,
+)
 
 pa: Any = pytest.importorskip("pyarrow")
 pq: Any = pytest.importorskip("pyarrow.parquet")
@@ -276,6 +285,16 @@ def test_a_log_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
     (out / "_spark_metadata" / "0").write_text("v1\n{}")
     with pytest.raises(SourceError, match="not an entry"):
         SparkOutputSource("s", out, "ts").discover(())
+
+
+@pytest.mark.parametrize("blank", ["", "  ", "\r", "\t"])
+def test_a_log_may_have_blank_lines(tmp_path: Path, blank: str) -> None:
+    out = tmp_path / "out"
+    log(out, "0", part(out, "part-0.json", 0), part(out, "part-1.json", 1))
+    entries = out / "_spark_metadata" / "0"
+    entries.write_text(entries.read_text().replace("\n", f"\n{blank}\n") + f"\n{blank}\n")
+    found = SparkOutputSource("s", out, "ts").discover(())
+    assert len(found) == 2
 
 
 def test_committed_files_that_are_gone_or_of_another_size_are_refused(tmp_path: Path) -> None:
@@ -594,12 +613,7 @@ def test_large_rows_make_small_batches(tmp_path: Path) -> None:
     assert reads[-1].next_position == 200
 
 
-def opened(place: Path) -> int:
-    """How often this process has a file open."""
-    return sum(os.path.realpath(entry) == str(place) for entry in Path("/proc/self/fd").iterdir())
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks at open files as Linux shows them")
+@SEES_OPEN_FILES
 @pytest.mark.parametrize("policy", [Exact(), BoundedDisorder()])
 def test_of_thousands_of_files_only_those_that_are_read_are_open(tmp_path: Path, policy: Policy) -> None:
     out = batch(tmp_path / "out", table(range(5)))
