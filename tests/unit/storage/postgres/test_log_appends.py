@@ -24,6 +24,7 @@ from millwheel.ids import Seq, Sequencer
 from millwheel.ports import FoldWrite, SinkTable
 from millwheel.rows import check_row
 from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.reader import Reader
 from millwheel_storage.testing import postgres_tables
@@ -181,6 +182,35 @@ def test_only_a_checkpoint_that_its_group_has_brought_changes_the_sink(
     asyncio.run(main())
     with Reader(postgres.url, pipeline) as reader:
         assert {found["k"]: found["n"] for found in reader.sink_rows("out")} == wanted
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, PostgresStore])
+def test_whoever_is_no_owner_hears_that_nothing_of_it_is_durable(
+    postgres: EmbeddedPostgres, pipeline: str, kind: type[MemoryStore] | type[PostgresStore]
+) -> None:
+    """One checkpoint or several, with sink rows or without: it would let go of what only it has."""
+    store = MemoryStore() if kind is MemoryStore else PostgresStore(postgres.url, pipeline)
+    groups = [group for size in (1, 2, 3) for group in product((False, True), repeat=size)]
+
+    async def main() -> None:
+        one = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        before, now = (await store.acquire([one]))[one], (await store.acquire([one]))[one]
+        seqs = count(1)
+        for owner, with_rows in product((before, Sequencer(now + 1)), groups):
+            group = [
+                LogWrite(one, owner, Seq(next(seqs)), 0, b"x", (row(k="a", n=1),) if rows else ()) for rows in with_rows
+            ]
+            assert await store.commit(group) == set(), (owner, with_rows)
+        assert await store.commit([LogWrite(one, now, Seq(next(seqs)), 0, b"x", (row(k="b", n=1),))])
+        await store.close()
+
+    asyncio.run(main())
+    if isinstance(store, MemoryStore):
+        assert ([*store.sinks["out"]], len(store.log)) == ([("b",)], 1)
+        return
+    with Reader(postgres.url, pipeline) as reader:
+        assert [found["k"] for found in reader.sink_rows("out")] == ["b"]
+    assert len(postgres_tables(postgres.url, pipeline)["checkpoint_log"]) == 1
 
 
 def test_a_deletion_that_the_database_refuses_is_named(postgres: EmbeddedPostgres, pipeline: str) -> None:
