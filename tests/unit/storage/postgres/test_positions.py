@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import product
 
 import msgspec
 import psycopg
@@ -85,6 +86,40 @@ def test_a_partition_that_has_ended_is_not_listed_any_more_whether_it_has_signs_
         return found
 
     assert asyncio.run(main()) == []
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, PostgresStore])
+def test_of_writes_together_each_counts_by_its_own_owner_and_its_own_end(
+    postgres: EmbeddedPostgres, pipeline: str, kind: type[MemoryStore] | type[PostgresStore]
+) -> None:
+    """What has ended is known by its signs also when another one of the group was fenced: else it is read again."""
+    store = MemoryStore() if kind is MemoryStore else PostgresStore(postgres.url, pipeline)
+    groups = [*product(("fenced", "ended", "open"), repeat=3)]
+    names = [[f"{'-'.join(group)} {place}" for place in range(3)] for group in groups]
+
+    async def main() -> None:
+        await store.open_pipeline(PipelineShape(pipeline, {"a": ()}, {}, {}, (), ("src",)))
+        opened = await store.open_source("src", {name: b"" for group in names for name in group})
+        at = {position.partition: position.interval for position in opened}
+        before, now = await store.acquire([*at.values()]), await store.acquire([*at.values()])
+        left: dict[str, int] = {}
+        for fates, group in zip(groups, names, strict=True):
+            fate = dict(zip(group, fates, strict=True))
+            writes = [
+                PositionWrite(
+                    at[name], (before if of == "fenced" else now)[at[name]], 9, of != "open", b"", (name.encode(),), 0
+                )
+                for name, of in fate.items()
+            ]
+            assert await store.advance(writes) == {at[name] for name, of in fate.items() if of != "fenced"}, fates
+            signs = {name: name.encode() for name in group}
+            unknown = {sign for name, sign in signs.items() if fate[name] != "ended"}
+            assert await store.unknown_signs("src", [*signs.values()]) == unknown, fates
+            left |= {name: 9 if of == "open" else 0 for name, of in fate.items() if of != "ended"}
+        assert {it.partition: it.position for it in await store.source_partitions("src")} == left
+        await store.close()
+
+    asyncio.run(main())
 
 
 def test_signs_that_come_before_the_end_do_not_count_as_those_of_the_end(
