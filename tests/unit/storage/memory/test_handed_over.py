@@ -15,6 +15,7 @@ from millwheel.bundles import (
     HoldWrites,
     Ids,
     LogWrite,
+    OutsideIdWrites,
     Produced,
     QuarantineEntry,
     StateWrites,
@@ -23,7 +24,8 @@ from millwheel.bundles import (
 )
 from millwheel.cluster import Placement
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
-from millwheel.ports import PositionWrite, WatermarkWrite
+from millwheel.ports import FoldWrite, PipelineShape, PositionWrite, WatermarkWrite
+from millwheel_storage.decode import decode_image
 from millwheel_storage.memory import MemoryStore
 from tests.unit.storage.memory.stepping import run
 from tests.unit.storage.samples import gathering, shops
@@ -77,6 +79,51 @@ def test_what_only_the_logs_have_is_handed_over_as_well() -> None:
         assert store.folded.frontiers[part] == {(TOTAL, ProducerId(5)): 2}
     assert not run(store.find_ids(RECEIVER, TOTAL, ProducerId(5), taken))
     assert [entry.subscription for entry in store.quarantine["Total", "a"]] == [MERGED]
+
+
+@pytest.mark.parametrize(
+    "versions",
+    [
+        [shops(combiner=gathering())],
+        [shops(combiner=gathering()), shops(combiner=gathering(5))],
+        [shops(combiner=gathering()), shops()],
+        [shops(combiner=gathering()), shops(split_keys=["c", "m", "x"])],
+        [shops(split_keys=["c", "m", "x"])],
+        [shops(split_keys=[]), shops(split_keys=["m", "x"])],
+    ],
+    ids=["a combiner comes", "gets shards", "goes", "goes for more intervals", "intervals are cut", "merged and cut"],
+)
+def test_what_intervals_were_given_together_each_of_them_goes_on_with_alone(versions: list[PipelineShape]) -> None:
+    """One that takes a record says nothing about the record that another one has yet to take."""
+    store = begun()
+    owned = run(store.acquire([RECEIVER]))
+    assert commit(store, owned, RECEIVER, 1, **taken(2, b"x", TOTAL))
+    for version in versions:
+        opened = run(store.open_pipeline(version))
+    combined = "Total.parts<sales" in opened.subscriptions
+    subscription = opened.subscriptions["Total.parts<sales" if combined else "Total<sales"]
+    intervals = [id_ for _, id_ in store.by_low("Total.parts" if combined else "Total")]
+    owned = run(store.acquire(intervals))
+    for number, interval in enumerate(intervals, 3):
+        before = known_by_others(store, interval)
+        more = checkpoint(**taken(number, b"more", subscription))
+        assert run(store.commit([LogWrite(interval, owned[interval], Seq(1), 0, more)]))
+        assert run(store.fold(FoldWrite(interval, owned[interval], Seq(1), [decode_image(more)])))
+        assert known_by_others(store, interval) == before
+
+
+def taken(number: int, id_: bytes, subscription: SubscriptionId) -> dict[str, Any]:
+    """What a checkpoint says that has taken a record of another interval, and one of a client."""
+    frontier, some = SequenceNumber(number), [SequenceNumber(number + 1)]
+    return {
+        "ids": [Ids(subscription, ProducerId(5), frontier, some), Ids(subscription, ProducerId(6), frontier, some)],
+        "outside": [OutsideIdWrites(subscription, 50, [id_])],
+    }
+
+
+def known_by_others(store: MemoryStore, interval: IntervalId) -> dict[str, list[Any]]:
+    kept = ("delivered", "delivered_frontier", "opaque_id", "opaque_bucket")
+    return {name: [row for row in store.tables()[name] if row[0] != interval] for name in kept}
 
 
 def test_nobody_from_before_writes() -> None:
