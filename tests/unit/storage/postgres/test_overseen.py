@@ -136,6 +136,21 @@ def test_what_it_reads_does_not_grow_with_what_is_stored(postgres: EmbeddedPostg
         assert reader.overview().intervals[0].unacked == limits.OVERVIEW_ROWS
 
 
+def test_all_are_shown_however_few_rows_of_each_are_counted(
+    postgres: EmbeddedPostgres, pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(filled(postgres.url, pipeline))
+    monkeypatch.setattr(limits, "OVERVIEW_ROWS", 1)
+    with Reader(postgres.url, pipeline) as reader:
+        found = reader.overview()
+    assert len(found.members) == 4
+    assert [(row.placed.id, row.log_rows, row.log_bytes) for row in found.intervals] == [
+        (1, 0, 0), (2, 1, 100), (3, 0, 0),
+    ]  # fmt: skip
+    assert [(row.placed.name, row.unfinished) for row in found.sources] == [("other", 0), ("src", 1)]
+    assert found.watermarks.keys() == {"a", "b"}
+
+
 def pages(connection: psycopg.Connection[Any]) -> int:
     """How many pages the backlogs of all intervals cost."""
     with connection.transaction():

@@ -298,6 +298,28 @@ def test_a_start_warns_of_what_is_allowed_and_a_mistake_as_often(
     assert said.startswith("source 'other' feeds what 'one' fed, which is left out")
 
 
+def test_a_start_warns_of_sink_tables_that_are_gone_and_not_of_new_ones(
+    postgres: EmbeddedPostgres, pipeline: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept, gone, new = (SinkTable(name, {"k": "text"}, ("k",)) for name in ("kept", "gone", "new"))
+    warnings: dict[str, list[str]] = {}
+
+    async def opened(*tables: SinkTable) -> None:
+        store, now = PostgresStore(postgres.url, pipeline), shape(pipeline, sinks=tables)
+        planned = check(postgres.url, now).warnings
+        caplog.clear()
+        await store.open_pipeline(now)
+        assert caplog.messages == planned, "a plan says what a start does"
+        warnings[" ".join(table.name for table in tables)] = [words.partition(",")[0] for words in planned]
+        await store.close()
+
+    asyncio.run(opened(kept, gone))
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(f'DROP TABLE "{pipeline}".gone')
+    asyncio.run(opened(kept, new, gone))
+    assert warnings == {"kept gone": [], "kept new gone": ["sink table 'gone' is gone"]}
+
+
 @pytest.mark.parametrize("kind", [MemoryStore, PostgresStore])
 def test_what_feeds_a_stream_is_told_once_it_was_opened(
     postgres: EmbeddedPostgres, pipeline: str, kind: type[MemoryStore] | type[PostgresStore]

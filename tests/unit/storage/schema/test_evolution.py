@@ -386,7 +386,11 @@ def test_a_coder_of_ones_own_says_what_it_reads() -> None:
     class Old(Base):
         text = ValueCell(Older(), default="")
 
-    assert plan(shape(Old), shape(New)).refusals == []
+    found = plan(shape(Old), shape(New))
+    assert found.refusals == []
+    assert [change.split(": ", 1)[1] for change in found.changes] == [
+        "coder 'value:mine/2' reads what 'value:mine/1' wrote"
+    ]
     assert len(plan(shape(New), shape(Old)).refusals) == 1
 
     class Oldest(Older):

@@ -56,6 +56,15 @@ def test_other_split_keys_are_planned() -> None:
     assert not plan(found.shape, shops(split_keys=["a", "m"])).moves()
 
 
+@given(keys, keys)
+def test_whatever_is_cut_otherwise_is_told_and_done(now: list[str], wanted: list[str]) -> None:
+    """Also into as many intervals as there were."""
+    found = plan(shops(split_keys=now), shops(split_keys=wanted))
+    told = [f"computation 'Total' is cut into intervals at {wanted} instead of {now}"]
+    assert found.changes == (told if now != wanted else [])
+    assert found.recuts == ([Recut("Total", tuple(wanted), False)] if now != wanted else [])
+
+
 def test_of_a_computation_with_another_name_too() -> None:
     found = plan(shops(), shops(name="Sum", formerly="Total", split_keys=()))
     found.check()
