@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import os
 import resource
@@ -146,6 +147,16 @@ def test_it_never_rings_after_its_end_which_may_come_twice(loops: Loops, kind: M
             assert len({*os.listdir("/dev/fd")}) == len(before) - 1
 
     run(loops, kind, use)
+
+
+def test_what_the_system_refuses_is_told_by_its_number() -> None:
+    async def use(made: ExactTimer, rings: Rings) -> None:
+        made.close()
+        with pytest.raises(OSError, match="timerfd_settime") as refused:
+            made.set(0.001)
+        assert refused.value.errno == errno.EBADF
+
+    run(asyncio.new_event_loop, _TimerFile, use)
 
 
 def test_a_timer_of_the_system_is_exact_below_a_millisecond() -> None:
