@@ -16,7 +16,7 @@ from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import SinkTable
 from millwheel.rows import check_row
 from millwheel_storage.schema.reserved import RESERVED_NAMES
-from millwheel_storage.sink_rows import blame, check_table, coalesce
+from millwheel_storage.sink_rows import blame, check_table, coalesce, parts
 
 KINDS = {
     "t": "text",
@@ -208,3 +208,19 @@ def test_what_is_no_key_is_refused(values: dict[str, Any]) -> None:
 def test_a_table_that_cannot_be_made_safely_is_refused(table: SinkTable) -> None:
     with pytest.raises(WiringError):
         check_table(table, RESERVED_NAMES)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=2, max_size=9))
+def test_what_is_refused_together_is_cut_by_owners_and_that_of_one_owner_by_checkpoints(
+    owners: list[tuple[int, int]],
+) -> None:
+    """An owner that was fenced has a part of its own; each part is smaller, so the search for the row ends."""
+    writes = [
+        LogWrite(IntervalId(interval), Sequencer(sequencer), Seq(seq), 0, b"")
+        for seq, (interval, sequencer) in enumerate(owners)
+    ]
+    cut = [[(write.interval, write.sequencer, write.seq) for write in part] for part in parts(writes)]
+    by_owner = [
+        [(*owner, seq) for seq, other in enumerate(owners) if other == owner] for owner in dict.fromkeys(owners)
+    ]
+    assert cut == (by_owner if len(by_owner) > 1 else [[one] for one in by_owner[0]])
