@@ -186,6 +186,26 @@ def test_timers_that_ran_while_no_record_waited_owe_nothing() -> None:
     assert waiting.schedule.take(100, 0) is not None
 
 
+@pytest.mark.parametrize("limit", [1, 3, 4])
+@pytest.mark.parametrize("of_event_time", range(6))
+@pytest.mark.parametrize("of_wall_time", range(6))
+def test_a_turn_has_no_more_timers_than_its_limit_of_both_times_together(
+    limit: int, of_event_time: int, of_wall_time: int
+) -> None:
+    waiting = Waiting(limit=limit)
+    due = [("watermark", f"e{number}") for number in range(of_event_time)] + [("watermark", "u")]
+    due += [("wall", f"w{number}") for number in range(of_wall_time)]
+    for kind, tag in due:
+        waiting.timers.set("t", kind, tag, 5)
+    fired = list[str]()
+    while len(fired) < len(due):
+        now = [timer.tag for timer in waiting.turn_at(10, 10).work.timers]
+        if now:  # else records had waited for too long
+            assert len(now) == min(limit, len(due) - len(fired))
+        fired += now
+    assert fired == [tag for _, tag in due]
+
+
 def test_a_chain_may_reach_up_to_what_is_not_taken() -> None:
     waiting = Waiting(limit=3)
     for number in range(4):
