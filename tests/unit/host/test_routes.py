@@ -60,6 +60,24 @@ def test_a_partition_of_which_nobody_knows_the_stream_may_send_on_any() -> None:
     assert {number for number, producer in routes.live if producer == 42} == {*opened.subscriptions.values()}
 
 
+def test_a_partition_of_a_source_that_is_left_out_may_send_on_the_stream_that_it_was_opened_for() -> None:
+    store = MemoryStore()
+    run(store.open_pipeline(pipeline([longer]).graph().shape()))
+    run(store.open_source("more", {"p": b""}))
+    less = Pipeline("versions")
+    less.inject(IterableSource("text", []), into=words)
+    less.add(Pass, [subscribe(words, str)], [longer], name="First")
+    less.add(Pass, [subscribe(words, str), subscribe(longer, str)], name="Second")
+    graph = less.graph()
+    routes = Routes(graph)
+    opened = run(store.open_pipeline(graph.shape()))
+    routes.open(opened)
+    assert routes.left_out == {"more": "longer"}
+    routes.expect_partitions(run(store.unfinished_partitions()))
+    of_longer = {opened.subscriptions[s.name] for s in graph.subscriptions("longer")}
+    assert {number for number, _ in routes.live} == of_longer != {*opened.subscriptions.values()}
+
+
 def test_an_interval_is_told_how_many_send_to_its_receivers_sources_apart() -> None:
     made = Pipeline("crowd")
     made.inject(IterableSource("text", []), into=words)
