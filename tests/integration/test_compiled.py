@@ -23,12 +23,11 @@ OF_HOOKS = (
 )  # fmt: skip
 """Tests of what is compiled, and of what is built right on it."""
 
-pytestmark = pytest.mark.skipif(compiled(), reason="these tests compare with what is interpreted")
-
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Where a process finds the compiled modules first, and the tests behind them."""
+    assert not compiled(), "these tests compare with what is interpreted"
     place = tmp_path_factory.mktemp("compiled")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     made = subprocess.run(
