@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,20 @@ async def later(value: str) -> str:
         (
             lambda p: p.inject(IterableSource("s", []), into=words, percentile=0.49),
             "percentile is 0.49; give a share of",
+        ),
+        (lambda p: p.inject(IterableSource("s", []), into=words, percentile=Fraction(3, 4)), "percentile is Fraction"),
+        (lambda p: subscribe(words, str, key_version=2), "key_version is 2; give a text of up to 100 bytes"),  # type: ignore[arg-type]
+        (
+            lambda p: subscribe(words, str, key_version="\ud800" * 101),
+            r"key_version is '(.ud800)+.*; give a text of up to 100 bytes",
+        ),
+        (
+            lambda p: p.add(AnyArguments, [subscribe(words, str)], split_keys=7),
+            "split_keys must be a list of keys, got 7",
+        ),
+        (
+            lambda p: p.add(AnyArguments, [subscribe(words, str)], split_keys="ab"),
+            "split_keys must be a list of keys, got 'ab'",
         ),
         (lambda p: subscribe(words, str, key_version="é" * 51), "key_version is 'é+.*; give a text of up to 100 bytes"),
         (lambda p: ListCell(TextCoder(), formerly="a b"), "formerly='a b' is no name that a cell can have had"),

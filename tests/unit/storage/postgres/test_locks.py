@@ -22,6 +22,7 @@ from millwheel.ports import Declaration, FoldWrite, MarkWrite, PositionWrite, Si
 from millwheel_storage.decode import decode_image
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.statements import handing_over
 from tests.unit.storage.postgres.sharing_processes import LEASE_US, Cluster, payload, run
 
 pytestmark = pytest.mark.postgres
@@ -280,5 +281,31 @@ def test_who_waits_for_an_interval_has_no_later_one(postgres: EmbeddedPostgres, 
                     assert await seen_to_wait(task, watcher), name
                     await watcher.execute("SELECT FROM ownership WHERE interval_id = 8 FOR UPDATE NOWAIT")
                 await task
+
+    run(cluster, main())
+
+
+def test_who_fences_all_intervals_locks_them_in_the_order_of_a_commit(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    """Wherever their rows lie: a commit of two intervals that has the first one would wait for it, and it for the commit."""
+    cluster = Cluster(postgres.url, pipeline)
+    cluster.shape = msgspec.structs.replace(cluster.shape, computations={"a": (*"bcdefgh",)})
+
+    async def main() -> None:
+        await cluster.leader()
+        await cluster.execute(
+            "UPDATE ownership SET sequencer = sequencer WHERE interval_id = 1"
+        )  # behind the others now
+        before = dict(await cluster.execute("SELECT interval_id, sequencer FROM ownership"))
+        async with await cluster.connection() as watcher:
+            async with cluster.holding("SELECT FROM ownership WHERE interval_id = 1 FOR SHARE"):
+                task = asyncio.create_task(cluster.execute(handing_over.FENCE_ALL))
+                assert await seen_to_wait(task, watcher)
+                await watcher.execute("SELECT FROM ownership WHERE interval_id > 1 FOR UPDATE NOWAIT")
+            await task
+        after = dict(await cluster.execute("SELECT interval_id, sequencer FROM ownership"))
+        assert len(after) == len(before) == 8
+        assert min(after.values()) > max(before.values())
 
     run(cluster, main())
