@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from millwheel.bundles import LogWrite, StateWrites, encode_checkpoint
+from millwheel.bundles import HoldWrites, LogWrite, QuarantineEntry, StateWrites, TimerWrites, encode_checkpoint
 from millwheel.errors import IncompatibleStore, StoreInUse, WiringError
 from millwheel.ids import IntervalId, Seq
+from millwheel.model import Timer
 from millwheel.ports import PipelineShape, SinkTable, WatermarkWrite
 from millwheel_storage.memory import MemoryStore
 from tests.unit.storage.memory.stepping import run
@@ -103,6 +104,24 @@ def test_a_computation_goes_on_under_another_name() -> None:
     assert store.watermark == {"new": 9}
     assert store.key_state["new"] == {"a": {("total", ""): b"7"}}
     assert "a" not in store.key_state
+
+
+def test_timers_holds_and_quarantine_go_with_it_to_its_other_name() -> None:
+    store = opened()
+    owned = run(store.acquire([ONE]))
+    timers, holds = TimerWrites(), HoldWrites()
+    timers.add("a", "end", "watermark", 5)
+    holds.add("a", 4)
+    checkpoint = msgspec.structs.replace(
+        image([]), timers=timers, holds=holds, quarantined=[QuarantineEntry.of_timer(Timer("b", "end", 6), "broke")]
+    )
+    run(store.commit([LogWrite(ONE, owned[ONE], Seq(1), 0, encode_checkpoint(checkpoint))]))
+    run(store.recover(ONE, owned[ONE]))
+    new = shape("p", computations={"new": ("m",)}, subscriptions={"new<s": "s"}, formerly={"computation:new": "a"})
+    run(store.open_pipeline(new))
+    recovered = run(store.recover(ONE, run(store.acquire([ONE]))[ONE]))
+    assert recovered is not None
+    assert (recovered.timers, recovered.holds, recovered.quarantined) == (timers, holds, ["b"])
 
 
 def test_under_its_other_name_it_has_its_own_watermark_or_none() -> None:
