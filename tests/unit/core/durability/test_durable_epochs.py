@@ -425,3 +425,73 @@ def test_a_long_log_of_a_loop_lets_nothing_more_in(monkeypatch: pytest.MonkeyPat
     assert not part.epochs.pressed()
     part.epochs.log(Item(came, IntervalId(9), 7, 1, 1))
     assert part.epochs.pressed()
+
+
+def test_the_log_of_a_loop_is_folded_when_its_interval_has_rested() -> None:
+    """No other epoch may come that drops it."""
+    part, delay = Part(), limits.IDLE_RECORD_DELAY_US
+    part.epochs.cut(4, [], part.effects, 0, logs=True)
+    came = BundlePart(SUB, ProducerId(5), SequenceNumber(0), sequence_numbers([9]), ["k"], [b"v"], [1])
+    part.epochs.log(Item(came, ME, 6, 1, 9))
+    part.epochs.logged(part.effects)
+    part.epochs.committed(part.epochs.seq, part.effects)
+    part.epochs.declared(4)
+    part.epochs.rest(False, part.effects, 0)
+    assert part.epochs.alarm() == delay
+    part.epochs.rest(False, part.effects, delay)
+    assert part.epochs.alarm() == MAX_TIME
+    part.epochs.fold(part.effects)
+    assert [effect.epoch for effect in part.effects if isinstance(effect, ev.Fold)] == [4]
+
+
+def test_a_part_is_told_once_whatever_the_store_says_again() -> None:
+    part = Part()
+    part.put()
+    (write,) = part.cut(4)
+    part.epochs.committed(Seq(write.seq + 1), part.effects)
+    assert not any(isinstance(effect, ev.PartWritten) for effect in part.effects)
+    for _ in range(2):
+        part.epochs.committed(write.seq, part.effects)
+    assert [effect for effect in part.effects if isinstance(effect, ev.PartWritten)] == [ev.PartWritten(4, Seq(0))]
+    part.epochs.declared(4)
+    part.effects.clear()
+    part.epochs.committed(write.seq, part.effects)
+    assert part.effects == []
+
+
+def test_nothing_runs_while_the_log_waits_for_a_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOG_LIMIT_CHECKPOINTS", 1)
+    part = Part()
+    for epoch in range(4, 4 + limits.LOG_FULL_FACTOR):
+        assert part.epochs.has_room()
+        part.put()
+        part.done(epoch)
+    assert not part.epochs.has_room()
+    part.epochs.fold(part.effects)
+    (fold,) = [effect for effect in part.effects if isinstance(effect, ev.Fold)]
+    part.epochs.folded(fold.upto)
+    assert part.epochs.has_room()
+
+
+def test_an_ack_of_a_production_in_the_tables_is_something_for_the_next_epoch() -> None:
+    part = Part()
+    earlier = Bundle(SUB, ME, 1, TARGET, ProducerId(5), SequenceNumber(0), sequence_numbers([7]), ["k"], [b"v"], [1])
+    (adopted,) = part.outbox.adopt(earlier)
+    assert not part.epochs.pending()
+    part.epochs.acked(adopted.number, 0, part.epochs.epoch)
+    assert part.epochs.pending()
+    assert not part.epochs.settled(acked=False)
+    part.done(4)
+    assert not part.epochs.pending()
+
+
+def test_keys_with_timers_of_an_epoch_count_as_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "EPOCH_LIMIT_WRITES", 3)
+    part = Part()
+    part.put("a")
+    for key in ("k", "l"):
+        assert not part.epochs.pressed()
+        image = checkpoint()
+        image.timers.add(key, "t", "watermark", 5)
+        part.epochs.put(Uncommitted(part.epochs.next_seq(), image, [], [], 1, ev.Counters(), []), part.effects, 0)
+    assert part.epochs.pressed()

@@ -272,6 +272,19 @@ def test_a_weak_production_that_was_acked_in_time_leaves_nothing_to_record() -> 
     assert interval.outbox.frontier(SUB, PRODUCER) == 2
 
 
+def test_an_ack_that_takes_the_frontier_further_is_a_reason_to_look_at_the_log_again() -> None:
+    """The row of an earlier checkpoint may be folded now without its productions."""
+    interval = Interval(weak=True)
+    (first,), (second,) = interval.put("a"), interval.put("b")
+    for number in (first, second):
+        interval.queue.moved = False
+        interval.queue.acked(number, 0)
+        assert interval.queue.moved
+    interval.queue.moved = False
+    interval.queue.acked(first, 0)
+    assert not interval.queue.moved, "the ack was there"
+
+
 def test_a_straggler_is_checkpointed_soon_when_a_later_one_has_all_its_acks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STRAGGLER_PATIENCE_US", 50)
     interval = Interval(weak=True)

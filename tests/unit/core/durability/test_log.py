@@ -146,3 +146,15 @@ def test_who_waits_for_a_commit_is_not_idle() -> None:
     for now in (2 * delay, 3 * delay):
         hand.log.rest(False, effects, now)
     assert effects
+
+
+def test_who_had_nothing_to_record_meanwhile_waits_again_from_the_beginning() -> None:
+    log, delay = Hand().log, limits.IDLE_RECORD_DELAY_US
+    effects: list[ev.Effect] = []
+    for moved, now in ((True, 0), (False, delay - 1), (True, delay)):
+        log._outbox.frontier_moved = moved
+        log.rest(False, effects, now)
+    assert (effects, log._outbox.frontier_moved, log.alarm()) == ([], True, 2 * delay)
+    log._outbox.frontier_moved = False
+    log.rest(False, effects, delay + 1)
+    assert log.alarm() == MAX_TIME, "nothing rings for nothing"

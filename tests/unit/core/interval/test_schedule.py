@@ -16,7 +16,7 @@ from millwheel.core.interval.schedule import Schedule, ScheduledWork
 from millwheel.core.keys.expiry import Expiry
 from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.ids import SequenceNumber, sequence_numbers
-from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, MIN_TIME
+from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, MIN_TIME, Timer
 from millwheel.work import BundlePart, InvocationOutcome, TimerCause, Work
 from tests.unit.core.bench import IN, PRODUCER, SENDER, timer_writes
 
@@ -134,6 +134,30 @@ def test_a_turn_is_as_old_as_the_oldest_that_may_come_of_it() -> None:
     assert waiting.turn(7).oldest() == 7, "a wall timer produces at the watermark it was started under"
 
 
+def test_a_redriven_wall_timer_is_as_old_as_what_its_hook_may_produce() -> None:
+    """Otherwise the watermark passes its records before they are out, and their receivers close windows early."""
+    waiting = Waiting()
+    waiting.quarantine.ask(["bad"], 0)
+    assert waiting.quarantine.next() == ["bad"]
+    wall = QuarantineEntry.of_timer(Timer("bad", "u", 3, "wall"))
+    waiting.quarantine.fetched([wall], more=False)
+    turn = waiting.schedule.take(7, 5, promised=9)
+    assert turn is not None
+    assert [(entry.is_timer, entry.kind) for entry in turn.work.redrive] == [(True, "wall")]
+    assert turn.oldest() == 9
+
+
+@pytest.mark.parametrize("redriven", [True, False])
+def test_hooks_of_timers_know_what_their_loop_has_promised(redriven: bool) -> None:
+    waiting = Waiting()
+    waiting.timers.set("w", "wall", "u", 0)
+    if redriven:
+        waiting.redrive()
+    turn = waiting.schedule.take(7, 5, promised=9)
+    assert turn is not None
+    assert (kinds(turn), turn.work.promised) == (["redrive" if redriven else "timers"], 9)
+
+
 def test_slow_hooks_get_less_and_quick_ones_get_back_what_they_had() -> None:
     waiting = Waiting()
     waiting.record(*"abcdefgh")
@@ -158,6 +182,30 @@ def test_one_page_of_timers_is_asked_for_at_a_time() -> None:
     waiting.schedule.page_arrived(ev.TimersLoaded("watermark", timer_writes(("k", "v", "watermark", 40)), False))
     assert not waiting.schedule.paging
     assert waiting.timers.minimum("watermark") == 40
+
+
+def test_slow_timers_get_as_many_as_fit_in_their_time() -> None:
+    waiting = Waiting(limit=8)
+    work = Work([], [], {}, {}, {}, MIN_TIME, 0)
+    work.timers = [Timer("t", f"{number}", 0, "watermark") for number in range(6)]
+    waiting.schedule.pace(work, InvocationOutcome(processed=2), 2 * limits.INVOCATION_TARGET_US)
+    assert waiting.schedule.limit == 4, "of eight hooks, half were in time"
+
+
+def test_pages_of_all_kinds_are_asked_for_one_after_the_other() -> None:
+    waiting = Waiting()
+    kinds_of_pages = ("watermark", "wall", EXPIRY_KIND)
+    for kind in kinds_of_pages:
+        waiting.timers.add_page(kind, timer_writes(("k", "u", kind, 3)), True, ())
+        waiting.timers.pop_due(kind, 30, 10)
+    asked: list[str] = []
+    for _ in kinds_of_pages:
+        effects: list[ev.Effect] = []
+        waiting.schedule.page_timers(effects, 30, 30)
+        (page,) = [effect for effect in effects if isinstance(effect, ev.LoadTimers)]
+        asked.append(page.kind)
+        waiting.schedule.page_arrived(ev.TimersLoaded(page.kind, timer_writes(), False))
+    assert asked == [*kinds_of_pages]
 
 
 def test_records_that_wait_get_a_turn_though_timers_are_always_due() -> None:
