@@ -469,6 +469,41 @@ def test_a_closed_core_records_the_acks_of_what_it_has_sent_although_something_w
     assert bench.core.settled(acked=True)
 
 
+def test_an_interval_is_not_quiet_while_a_record_waits_for_room() -> None:
+    """It waits in memory only: nothing runs, and nothing is on its way to the store."""
+    bench = Bench(recovered(timers=[("w", "look", "wall", 50)]))
+    bench.run(1, {0: ("k", 5)}, outcome(processed=1, full=True))
+    end_of_a_hand_over(bench(ev.CommitDone(Seq(1))))
+    end_of_a_hand_over(bench)
+    assert bench.core.quiet()
+    bench.arrive(2, {1: ("k", 6)})
+    assert (bench.of(ev.Load), bench.of(ev.Invoke)) == ([], [])
+    assert not bench.core.quiet()
+    assert not bench.core.settled()
+
+
+def test_an_interval_rests_from_the_end_of_its_last_hooks() -> None:
+    """Hooks may take long, and a record of frontiers between a checkpoint's number and its row would be one too many."""
+    bench = Bench()
+    bench.run(1, {0: ("k", 5)}, produced(("x", 5)))
+    (sent,) = bench(ev.CommitDone(Seq(1))).sent()
+    bench.arrive(2, {1: ("k", 6)})
+    bench.load()
+    for bench.now in (0, limits.IDLE_RECORD_DELAY_US):
+        assert bench(ev.WatermarkMoved(bench.now + 1)).of(ev.Commit) == []
+        bench(ev.AckArrived(sent.number))
+    assert [commit.write.seq for commit in bench.invoked().of(ev.Commit)] == [2]
+
+
+def test_weak_productions_of_an_interval_that_sends_to_nobody_make_no_difference() -> None:
+    """It waits for no acks, so there is no reason to have more on its way to the store."""
+    bench = Bench(productions="weak", outputs=())
+    for number in range(limits.INFLIGHT_LIMIT_CHECKPOINTS):
+        bench.run(number + 1, {number: ("k", 5)})
+    assert not bench.arrive(99, {99: ("k", 5)}).of(ev.Invoke)
+    assert bench(ev.CommitDone(Seq(1))).of(ev.Invoke)
+
+
 def test_a_closed_core_fires_no_timer() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)}, outcome(timers=set_timer("k", "t", 10)))
@@ -1034,6 +1069,71 @@ def test_a_frontier_of_an_earlier_owner_that_is_not_recorded_wants_an_epoch() ->
     bench(ev.EpochBegun(4, set()))
     bench.images()
     assert bench.core.label == 4
+
+
+def early(number: int, sequence: int, key: str) -> ev.BundleArrived:
+    """A record that was sent before barrier 4."""
+    return ev.BundleArrived(msgspec.structs.replace(bundle(number, {sequence: (key, 10)}), epoch=3))
+
+
+def test_an_epoch_is_cut_when_all_that_came_before_its_barrier_has_run() -> None:
+    """What runs behind the cut is in no image of the epoch, and after a recovery to it nobody sends it again."""
+    bench = Bench(label=3)
+    bench(ev.EpochBegun(4, {SENDER}))
+    bench(early(1, 0, "a"))
+    bench.load()
+    bench(early(2, 1, "b"))
+    bench(barrier_of(bundle(3, {0: ("", 10)}), SENDER, 4))
+    assert bench.core.label == 3, "hooks run"
+    bench.invoked(wrote("a", b"1"))
+    assert bench.core.label == 3, "another record waits"
+    bench.load()
+    (image,) = bench.invoked(wrote("b", b"2")).images()
+    assert bench.core.label == 4
+    assert [*image.state.rows()] == [("a", "c", "", b"1"), ("b", "c", "", b"2")]
+
+
+def test_an_epoch_is_not_cut_while_a_record_before_its_barrier_has_no_room_to_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "OUTBOX_LIMIT_BUNDLES", 1)
+    bench = Bench(label=3)
+    bench(early(1, 0, "a"))
+    bench.load()
+    (sent,) = bench.invoked(produced(("x", 5))).sent()
+    bench(ev.EpochBegun(4, {SENDER}))
+    bench(early(2, 1, "b"))
+    bench(barrier_of(bundle(3, {0: ("", 10)}), SENDER, 4))
+    assert (bench.of(ev.Load), bench.core.label) == ([], 3)
+    bench(ev.AckArrived(sent.number, 3))
+    bench.load()
+    (image,) = bench.invoked(wrote("b", b"2")).images()
+    assert [*image.state.rows()] == [("b", "c", "", b"2")]
+
+
+def test_an_epoch_is_not_cut_while_the_store_is_asked_about_a_record_before_its_barrier() -> None:
+    known = Delivered(IN, PRODUCER, SequenceNumber(0), SequenceNumber(9))
+    bench = Bench(recovered(ids=[known]), label=3)
+    bench(ev.EpochBegun(4, {SENDER}))
+    bench(early(1, 5, "a"))
+    assert bench.of(ev.LookupIds)
+    bench(barrier_of(bundle(2, {0: ("", 10)}), SENDER, 4))
+    assert bench.core.label == 3
+    bench(ev.IdsFound(SENDER, set()))
+    bench.load()
+    (image,) = bench.invoked(wrote("a", b"1")).images()
+    assert ([*image.state.rows()], bench.core.label) == ([("a", "c", "", b"1")], 4)
+
+
+def test_a_barrier_is_heard_while_hooks_run() -> None:
+    """When it is the last, and the invocation was the last before it, nothing else comes that would cut the epoch."""
+    bench = Bench(label=3)
+    bench(early(1, 0, "a"))
+    bench.load()
+    bench(ev.EpochBegun(4, {SENDER}))
+    bench(barrier_of(bundle(2, {0: ("", 10)}), SENDER, 4))
+    bench.invoked()
+    assert [written.epoch for written in bench.of(ev.PartWritten)] == [4]
 
 
 def test_what_comes_round_a_loop_from_before_the_cut_is_in_the_log_of_its_epoch() -> None:
