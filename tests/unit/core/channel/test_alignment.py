@@ -210,3 +210,13 @@ def test_who_keeps_anything_of_an_epoch_that_is_not_open_yet_is_busy() -> None:
     alignment.open(1, ids(1))
     alignment.cut()
     assert not alignment.busy()
+
+
+def test_who_waits_for_a_barrier_is_busy() -> None:
+    alignment = Alignment()
+    alignment.open(1, ids(1, 2))
+    alignment.barrier(IntervalId(1), 1)
+    assert alignment.busy()
+    alignment.barrier(IntervalId(2), 1)
+    alignment.cut()
+    assert not alignment.busy()

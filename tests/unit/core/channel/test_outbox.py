@@ -257,3 +257,25 @@ def test_of_earlier_owners_that_have_ended_the_newest_are_told_again(monkeypatch
     box.retire([(SUB, ProducerId(50)), (SUB, ProducerId(51))])
     assert [note.producer for note in box.frontier_notes()] == [50, 51]
     assert [note.producer for note in box.frontier_notes()] == [51]
+
+
+def test_what_may_still_be_acked_is_never_forgotten_however_many_channels_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That its productions are acked would not be recorded, and its own frontier would be told to nobody who starts later."""
+    monkeypatch.setattr("millwheel.core.channel.outbox.RETIRED_LIMIT_CHANNELS", 1)
+    box = outbox()
+    _, (own,) = box.number(SUB, columns("a"))
+    columns_ = (sequence_numbers([8]), ["a"], [b"x"], [1])
+    (adopted,) = box.adopt(Bundle(SUB, SENDER, 0, IntervalId(1), ProducerId(50), SequenceNumber(0), *columns_))
+    box.ack(own.number)
+    box.record_acks(Seq(1))
+    box.recorded(Seq(1))
+    box.retire([(SUB, ProducerId(51)), (SUB, ProducerId(52))])
+    for _ in range(2):
+        told = [(note.producer, note.frontier) for note in box.frontier_notes()]
+    assert told == [(PRODUCER, 1), (50, 8), (52, MAX_TIME)]
+    box.ack(adopted.number)
+    box.record_acks(Seq(2))
+    box.recorded(Seq(2))
+    assert box.frontier(SUB, ProducerId(50)) == MAX_TIME

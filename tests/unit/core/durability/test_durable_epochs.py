@@ -495,3 +495,12 @@ def test_keys_with_timers_of_an_epoch_count_as_changes(monkeypatch: pytest.Monke
         image.timers.add(key, "t", "watermark", 5)
         part.epochs.put(Uncommitted(part.epochs.next_seq(), image, [], [], 1, ev.Counters(), []), part.effects, 0)
     assert part.epochs.pressed()
+
+
+def test_records_never_gather_for_the_commit_of_an_epoch() -> None:
+    """Nothing of an epoch commits before its barrier, and that waits for the records."""
+    part = Part()
+    part.put()
+    assert not part.epochs.commits_less_than(1_000)
+    part.cut(4)
+    assert not part.epochs.commits_less_than(1_000)

@@ -321,3 +321,11 @@ def test_weak_checkpoints_go_to_the_store_in_their_order_with_what_is_not_acked_
             assert len(interval.image(Seq(seq)).produced) == len(unacked[seq])
             unacked[seq] = set()
     assert commits
+
+
+def test_what_is_stored_of_a_weak_bundle_is_a_run_as_long_as_its_ids_are_dense() -> None:
+    interval = Interval(weak=True)
+    interval.put("a", "b", "c", now=0)
+    interval.queue.submit(interval.effects, 1_000)
+    (run,) = interval.image(Seq(1)).produced
+    assert (run.first, run.keys) == (0, ["a", "b", "c"])

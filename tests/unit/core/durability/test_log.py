@@ -158,3 +158,16 @@ def test_who_had_nothing_to_record_meanwhile_waits_again_from_the_beginning() ->
     log._outbox.frontier_moved = False
     log.rest(False, effects, delay + 1)
     assert log.alarm() == MAX_TIME, "nothing rings for nothing"
+
+
+def test_one_fold_is_under_way_at_a_time() -> None:
+    """A second one would read the same rows, and delete what it has not stored."""
+    hand = Hand()
+    hand.runs()
+    hand.effects += hand.core.flush(0)
+    assert len(hand.take(ev.Fold)) == 1
+    hand.log.want()
+    hand.effects += hand.core.flush(0)
+    assert hand.take(ev.Fold) == []
+    hand.give(ev.FoldDone(Seq(2)))
+    assert [fold.upto for fold in hand.take(ev.Fold)] == [4]

@@ -14,6 +14,7 @@ from millwheel.bundles import (
     HoldWrites,
     OutsideIdWrites,
     Produced,
+    QuarantineEntry,
     StateWrites,
     TimerWrites,
 )
@@ -156,3 +157,31 @@ def test_ids_of_outside_clients_that_are_folded_are_no_reason_for_another_fold(m
         assert log.due(Seq(0), False) == (seq == 2)
         if seq == 2:
             log.folded(Seq(2))
+
+
+def test_bytes_that_are_folded_are_no_reason_for_another_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FOLD_TRIGGER_BYTES", 20)
+    log = CommittedLog(Frontier())
+    for seq in range(1, 7):
+        log.add(Seq(seq), 10, image([f"k{seq}"]))
+        assert log.due(Seq(0), hurry=False) is (seq % 2 == 0)
+        if seq % 2 == 0:
+            upto, _, _ = log.prefix(Seq(0))
+            log.folded(upto)
+
+
+def test_all_rows_but_those_of_state_count_for_what_one_fold_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unfolded, "FOLD_LIMIT_ROWS", 4)
+    entry = QuarantineEntry("k", SubscriptionId(1), ProducerId(1), SequenceNumber(0), b"", 1)
+    timers, holds = TimerWrites(), HoldWrites([], [])
+    timers.add("k", "t", "watermark", 1)
+    holds.add("k", 1)
+    changes: list[dict[str, object]] = [
+        {"timers": timers}, {"holds": holds}, {"forgotten": ["k"]}, {"quarantined": [entry]},
+    ]  # fmt: skip
+    log = CommittedLog(Frontier())
+    for seq, change in enumerate([*changes, *changes], 1):
+        log.add(Seq(seq), 10, msgspec.structs.replace(image([]), **change))
+    assert log.prefix(Seq(9))[0] == 4
+    log.folded(Seq(4))
+    assert log.prefix(Seq(9))[0] == 8

@@ -299,3 +299,40 @@ def test_deleting_keeps_up_with_adding_however_seldom_folds_are(
             left.append(sum(map(len, store.outside.values())))
     within = 5 * (SLACK + SLACK // limits.OUTSIDE_BUCKETS) // 20
     assert max(left) <= within + 3 * 5 * fold_every
+
+
+def test_an_id_stays_in_memory_until_the_oldest_of_several_questions_is_answered() -> None:
+    """The newer question would find it in the tables, and the older one has not: its record would be taken again."""
+    ids, older, newer = OutsideIds({SubscriptionId(1): SLACK}), IntervalId(7), IntervalId(8)
+    ids.asked(older)
+    assert take(ids, b"a") == [b"a"]
+    ids.folded([OutsideIdWrites(SubscriptionId(1), 500, [b"a"])])
+    ids.asked(newer)
+    ids.folded([])
+    assert take(ids, b"a") == []
+    ids.answered(newer)
+    assert take(ids, b"a") == []
+    ids.answered(older)
+    assert ids.size() == 0
+
+
+def test_of_the_buckets_of_an_earlier_owner_the_first_expires_first() -> None:
+    subscription = SubscriptionId(1)
+    ids = OutsideIds({subscription: SLACK}, [OutsideBucket(subscription, expires, 1) for expires in (700, 600, 800)])
+    assert ids.next_expiry == 600
+    assert ids.owes(600)
+    assert ids.next_expiry == 700
+    assert ids.cleaning(600) == [OutsideIdWrites(subscription, 600, [])]
+
+
+def test_a_fold_that_adds_many_ids_has_deleted_as_many_more() -> None:
+    """What it has deleted is not asked to be deleted again: each time is a row in the log."""
+    ids, subscription, count = OutsideIds({SubscriptionId(1): SLACK}), SubscriptionId(1), limits.OUTSIDE_DELETE_ROWS
+    old = [b"%d" % n for n in range(count + 1)]
+    take(ids, *old, now=99)
+    ids.folded([OutsideIdWrites(subscription, 500, old)])
+    new = [b"new %d" % n for n in range(count)]
+    take(ids, *new, now=500)
+    (cleaning,) = ids.cleaning(500)
+    ids.folded([OutsideIdWrites(subscription, 900, new), cleaning])
+    assert not ids.owes(500)

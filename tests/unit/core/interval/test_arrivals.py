@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from millwheel import limits
-from millwheel.bundles import Bundle, Delivered, Ids
+from millwheel.bundles import Bundle, Delivered, Ids, OutsideBucket
 from millwheel.core.durability.epoch_image import EpochImage
 from millwheel.core.ids.ended import ENDED
 from millwheel.core.interval import events as ev
@@ -251,3 +251,44 @@ def test_records_that_wait_for_an_answer_while_their_producer_is_retired_are_not
     door.arrive(bundle(0, producer=1, frontier=ENDED), 0, effects)
     assert not door.found(ev.IdsFound(IntervalId(50), set()), 0, effects)
     assert not door.waiting
+
+
+def test_a_frontier_that_is_told_again_is_not_recorded_again() -> None:
+    """Senders tell frontiers again after each cut of a channel, and each record is a row in the log."""
+    door = arrivals()
+    note = bundle(0, frontier=SequenceNumber(5))
+    door.arrive(note, 0, [])
+    assert [ids.frontier for ids in door.checkpointed([], 0, idle=True)[0]] == [5]
+    door.arrive(note, 0, [])
+    assert not door.recordable(0)
+    assert door.quiet()
+
+
+def test_an_outside_id_that_is_folded_while_the_store_is_asked_about_it_is_known_when_the_answer_comes() -> None:
+    """The store had looked before the fold: neither its answer nor the tables of then have the id."""
+    door = Arrivals(ev.Counters(), True, {SUB: SLACK}, [OutsideBucket(SUB, 2_000, 3)])
+    effects: list[ev.Effect] = []
+    assert door.arrive(bundle(1, 1, outside=[b"x"]), 0, effects) == []
+    assert door.arrive(bundle(1, 1, sender=51, producer=56, outside=[b"x"]), 0, effects) == []
+    assert len([effect for effect in effects if isinstance(effect, ev.LookupIds)]) == 2
+    first = door.found(ev.IdsFound(IntervalId(50), set(), set()), 0, [])
+    assert taken(first) == [(1, [1])]
+    ids, outside = door.checkpointed(first, 0)
+    door.folded([msgspec.structs.replace(EpochImage().image(0), ids=ids, outside=outside)])
+    (second,) = door.found(ev.IdsFound(IntervalId(51), set(), set()), 0, [])
+    assert (second.part and second.part.sequences, second.dropped) == ([], [1])
+
+
+def test_what_fills_the_filters_is_read_one_page_after_the_other() -> None:
+    door = Arrivals(ev.Counters(), True, {SUB: SLACK}, [OutsideBucket(SUB, 2_000, 3)])
+    effects: list[ev.Effect] = []
+    for _ in range(2):
+        door.read(effects)
+    assert [type(effect) for effect in effects] == [ev.ReadOutsideIds]
+    door.was_read(ev.OutsideIdsRead(SUB, 2_000, [b"%d" % n for n in range(limits.OUTSIDE_READ_IDS)]))
+    for _ in range(2):
+        door.read(effects)
+    assert [effect.after for effect in effects if isinstance(effect, ev.ReadOutsideIds)] == [
+        b"",
+        b"%d" % (limits.OUTSIDE_READ_IDS - 1),
+    ]

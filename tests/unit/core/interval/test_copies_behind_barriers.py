@@ -90,3 +90,15 @@ def test_the_log_of_a_cut_has_what_waits_behind_a_question_to_the_store_when_the
     assert head.of(ev.PartWritten) == []
     head(ev.IdsFound(asked.sender, set()))
     assert [run.keys for image in head.images() for run in image.produced] == [["b"]]
+
+
+def test_a_barrier_that_has_come_round_ends_its_log_also_while_hooks_run() -> None:
+    """Every other interval would wait for the end of them, because the epoch is not complete before."""
+    back = IntervalId(60)
+    head = Bench(label=3)
+    ahead = msgspec.structs.replace(bundle(1, {0: ("a", 10)}), sender=REGULAR, epoch=4)
+    head(ev.EpochBegun(4, {REGULAR}, {back}))
+    head(barrier_of(ahead, REGULAR, 4))
+    head(ev.BundleArrived(ahead))
+    head.load()
+    assert [written.epoch for written in head(barrier_of(ahead, back, 4)).of(ev.PartWritten)] == [4]

@@ -125,6 +125,29 @@ def test_what_was_set_in_an_epoch_is_applied_and_logged_when_it_is_cut() -> None
     assert cache.unfolded == 0
 
 
+def test_what_nobody_has_read_of_an_epoch_is_still_there_when_the_next_one_is_cut_before_its_fold() -> None:
+    cache = epochs_of(a=b"1", b=b"2")
+    for number, writes in enumerate(({"a": b"333"}, {"b": b"4"}), 1):
+        assert cache.changes is not None
+        cache.changes["c"] = dict[str, bytes | None](writes)
+        cache.write_all(InvocationOutcome(grown_bytes=2), Seq(number))
+        cache.cut(Seq(number))
+    cache.read({"a": 3, "b": 3})
+    assert cache.values["c"] == {"a": b"333", "b": b"4"}
+    cache.folded(Seq(2))
+    assert cache.size_bytes == exact_size(cache)
+
+
+def test_what_the_last_epoch_has_of_a_forgotten_key_does_not_come_back() -> None:
+    cache = epochs_of(a=b"1", b=b"2")
+    assert cache.changes is not None
+    cache.changes["c"] = {"a": b"3", "b": b"4"}
+    cache.cut(Seq(1))
+    cache.forget(["a"], Seq(2))
+    cache.read({"a": 3, "b": 3})
+    assert cache.values["c"] == {"b": b"4"}
+
+
 def test_with_few_keys_in_memory_the_cut_merges_its_epoch() -> None:
     cache = epochs_of(a=b"1", b=b"2")
     for limit, merged in ((1, {"a": b"1", "b": b"2"}), (2, {"a": b"345"})):
