@@ -504,3 +504,16 @@ def test_records_never_gather_for_the_commit_of_an_epoch() -> None:
     assert not part.epochs.commits_less_than(1_000)
     part.cut(4)
     assert not part.epochs.commits_less_than(1_000)
+
+
+def test_an_interval_is_not_quiet_before_what_is_declared_is_in_the_tables() -> None:
+    part = Part()
+    bundle = part.put()
+    part.epochs.acked(bundle.number, 0)
+    part.done(4)
+    part.outbox.frontier_notes()
+    assert not part.epochs.quiet()
+    part.epochs.fold(part.effects)
+    assert not part.epochs.quiet(), "the fold is on its way"
+    part.epochs.folded(part.epochs.seq)
+    assert part.epochs.quiet()

@@ -322,3 +322,12 @@ def test_each_culprit_is_told_what_the_database_said_of_its_own_row(places: tupl
     second.load()
     second.invoked()
     assert errors(second) == [(rows[place][0], place, f"row {place}") for place in sorted(places)]
+
+
+def test_a_record_does_not_stand_for_a_timer_of_its_key_that_was_refused() -> None:
+    refused_rows, timer = RefusedRows(renumbered=True), TimerCause("k", "watermark", "t", 5)
+    refused_rows.add(timer, ANSWER)
+    assert refused_rows.answer(record("k", SequenceNumber(0))) is None
+    assert refused_rows.answer(timer) == ANSWER
+    refused_rows.settled([QuarantineEntry("k", IN, PRODUCER, SequenceNumber(0), b"", 5)])
+    assert refused_rows.answer(timer) == ANSWER

@@ -292,3 +292,12 @@ def test_what_fills_the_filters_is_read_one_page_after_the_other() -> None:
         b"",
         b"%d" % (limits.OUTSIDE_READ_IDS - 1),
     ]
+
+
+def test_a_frontier_of_ids_that_are_stored_is_recorded_with_a_record_that_comes_after_them() -> None:
+    """Of a partition that went on under snapshots: its ids from before are deleted by the frontier alone."""
+    door = Arrivals(ev.Counters(), True, {}, [], durable_ids=False)
+    door.begin([Delivered(SUB, ProducerId(55), SequenceNumber(1), SequenceNumber(9))], None, 0)
+    (item,) = door.arrive(bundle(1, 20, frontier=12), 0, [])
+    assert door.checkpointed([item], 0)[0] == [Ids(SUB, ProducerId(55), SequenceNumber(12), [])]
+    assert not door.recordable(0)

@@ -21,6 +21,7 @@ from millwheel.bundles import (
 )
 from millwheel.core.ids.ended import ENDED
 from millwheel.core.interval import events as ev
+from millwheel.errors import InvariantError
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, sequence_numbers
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.work import InvocationOutcome, Stall
@@ -1134,6 +1135,20 @@ def test_a_barrier_is_heard_while_hooks_run() -> None:
     bench(barrier_of(bundle(2, {0: ("", 10)}), SENDER, 4))
     bench.invoked()
     assert [written.epoch for written in bench.of(ev.PartWritten)] == [4]
+
+
+def test_an_interval_is_not_quiet_while_it_waits_for_a_barrier() -> None:
+    bench = Bench(label=3)
+    assert bench.core.quiet()
+    bench(ev.EpochBegun(4, {SENDER}))
+    assert not bench.core.quiet()
+    bench(barrier_of(bundle(2, {0: ("", 10)}), SENDER, 4))
+    assert not bench.core.quiet(), "its own barrier is not acked"
+
+
+def test_a_round_of_a_loop_is_not_for_an_interval_in_no_loop() -> None:
+    with pytest.raises(InvariantError, match="in no loop"):
+        Bench()(ev.RoundBegan(1, 5))
 
 
 def test_what_comes_round_a_loop_from_before_the_cut_is_in_the_log_of_its_epoch() -> None:

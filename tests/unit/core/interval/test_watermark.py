@@ -7,8 +7,20 @@ import msgspec
 from millwheel.bundles import Bundle
 from millwheel.core.channel.outbox import NO_SUBSCRIPTION, UNKNOWN
 from millwheel.core.interval import events as ev
-from millwheel.ids import IntervalId, ProducerId
-from tests.unit.core.bench import INTERVAL, SENDER, TARGET, Bench, bundle, outcome, produced, recovered, timer_writes
+from millwheel.ids import IntervalId, ProducerId, Seq
+from millwheel.model import MAX_TIME
+from tests.unit.core.bench import (
+    IN,
+    INTERVAL,
+    SENDER,
+    TARGET,
+    Bench,
+    bundle,
+    outcome,
+    produced,
+    recovered,
+    timer_writes,
+)
 
 
 def test_blame_names_what_is_still_to_be_done_the_oldest_first() -> None:
@@ -89,3 +101,17 @@ def test_a_word_that_comes_late_does_not_take_the_input_back() -> None:
         bench(ev.WatermarkMoved(value))
         assert bench.core.watermark >= 50
     assert bench.core.watermark == 60
+
+
+def test_blame_names_no_key_of_a_bundle_of_which_no_record_is_left() -> None:
+    """Its row was taken before, under the id that a client chose, and it waits until what runs now is done."""
+    bench = Bench(slacks={IN: 1_000})
+    taken = [msgspec.structs.replace(bundle(number, {number: ("k", 20)}), outside=[b"x"]) for number in (1, 2)]
+    bench(ev.BundleArrived(taken[0]))
+    bench.load()
+    bench.invoked()
+    bench(ev.CommitDone(Seq(1)))
+    bench.arrive(3, {3: ("m", 40)})
+    bench(ev.BundleArrived(taken[1]))
+    assert ("waiting record", MAX_TIME, "") in bench.core.blame()
+    assert ("running work", 40, "key 'm'") in bench.core.blame()

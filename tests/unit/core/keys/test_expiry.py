@@ -139,3 +139,11 @@ def test_a_key_whose_timer_sleeps_in_quarantine_is_not_asked_again_at_once() -> 
     interval.quarantine.keys.add("a")
     assert interval.drop({"a": 90}, 1_000) == []
     assert interval.timers.expiry("a") == 1_000 + AFTER
+
+
+def test_a_wall_timer_does_not_say_when_a_key_that_is_kept_is_looked_at_again() -> None:
+    """Its time is not event time: a look too early finds the key kept, and writes another one."""
+    interval = Interval()
+    interval.timers.set("kept", "wall", "t", 101)
+    interval.drop({"kept": 10}, watermark=100)
+    assert interval.timers.expiry("kept") == 100 + AFTER

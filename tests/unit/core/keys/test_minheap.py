@@ -58,3 +58,11 @@ def test_memory_follows_what_is_pending() -> None:
     for time in range(10_000):
         heap.set("hot", time)
     assert len(heap._heap) <= 65
+
+
+def test_names_that_are_removed_together_take_no_memory() -> None:
+    heap = MinHeap[str]()
+    for time in range(1_000):
+        heap.set(f"k{time}", time)
+    heap.remove_all([f"k{time}" for time in range(1, 1_000)])
+    assert (heap.items, heap._heap) == ({"k0": 0}, [(0, "k0")])

@@ -272,3 +272,18 @@ def test_memory_holds_a_page_and_the_keys_that_are_in_use() -> None:
                 assert len(queue) <= 50 + 20
         assert not queue.complete
         assert queue.minimum(EXPIRY_KIND) == 0
+
+
+def test_a_page_of_timers_is_read_when_half_of_the_last_one_has_fired_and_not_before() -> None:
+    """What is read early stays in memory: nothing would bound it."""
+    queue = TimerQueue()
+    with small(page=4, memory=100):
+        for page in range(3):
+            timers = [(f"k{page}", f"{tag}", 4 * page + tag) for tag in range(4)]
+            rows = TimerWrites(
+                [key for key, _, _ in timers], [tag for _, tag, _ in timers], [], [at for *_, at in timers]
+            )
+            queue.add_page("watermark", rows, True, ())
+            for tag in range(4):
+                assert (queue.wanted("watermark", -1) is not None) is (tag >= 2)
+                assert len(queue.pop_due("watermark", 4 * page + tag, 1)) == 1

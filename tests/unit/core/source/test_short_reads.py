@@ -49,3 +49,8 @@ def test_a_full_read_is_no_reason_to_rest() -> None:
     tail = ShortReads()
     play(tail, [5, 0] * 20, 40)
     assert not tail.waits(LIMIT, LIMIT)
+
+
+def test_a_source_that_had_nothing_at_first_is_not_dry_because_of_that() -> None:
+    """Its first rows are the begin of a piece as likely as all that it has."""
+    assert play(ShortReads(), [0, 3, 3], 3) == (6, 0)
