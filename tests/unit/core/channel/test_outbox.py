@@ -76,11 +76,12 @@ def test_a_receiver_whose_room_is_shared_stops_its_senders_at_their_share(monkey
     box = Outbox(SENDER, PRODUCER, {SUB: ranges, BACK: ranges}, crowds={SUB: 3})
     _, (bundle,) = box.number(SUB, columns("a"))
     monkeypatch.setattr(limits, "UNACKED_LIMIT_BYTES", 9 * bundle.size())
-    box.number(BACK, columns(*"abcd"))  # of which nobody says that room is shared
+    box.number(BACK, columns(*"abc"))  # of which nobody says that room is shared
     box.number(SUB, columns("b"))
     box.number(SUB, columns(*"xy"))  # for another receiver
     assert not box.full()
     box.number(SUB, columns("c"))
+    assert box.unacked_bytes < limits.UNACKED_LIMIT_BYTES
     assert box.full()
     box.ack(bundle.number)
     assert not box.full()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from millwheel import limits
 from millwheel.baselines import Baseline
 from millwheel.core.durability.durable_epochs import DurableEpochs
 from millwheel.core.durability.worse_epochs import EPOCHS
 from millwheel.core.interval import events as ev
+from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.errors import InvariantError
 from tests.unit.core.durability.test_durable_epochs import TARGET, Part
 
@@ -61,3 +63,16 @@ def test_what_forgets_has_no_log_of_a_loop() -> None:
 def test_without_a_baseline_epochs_are_those_of_snapshots() -> None:
     assert EPOCHS[Baseline.NONE] is DurableEpochs
     assert EPOCHS.keys() == set(Baseline)
+
+
+def test_what_forgets_counts_what_hooks_have_set_since_its_last_cut_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sources would stop for good when it has counted as much as one epoch may change."""
+    monkeypatch.setattr(limits, "EPOCH_LIMIT_WRITES", 2)
+    part = part_of(Baseline.FORGETS)
+    keyed = part.epochs._keyed = KeyedState(10**9, by_epochs=True)
+    for epoch in (4, 5, 6):
+        assert not part.epochs.pressed()
+        assert keyed._cache.changes is not None
+        keyed._cache.changes["c"] = {f"a{epoch}": b"1", f"b{epoch}": b"1"}
+        assert part.epochs.pressed()
+        part.cut(epoch)

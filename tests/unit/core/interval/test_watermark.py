@@ -115,3 +115,11 @@ def test_blame_names_no_key_of_a_bundle_of_which_no_record_is_left() -> None:
     bench(ev.BundleArrived(taken[1]))
     assert ("waiting record", MAX_TIME, "") in bench.core.blame()
     assert ("running work", 40, "key 'm'") in bench.core.blame()
+
+
+def test_blame_names_the_timer_of_event_time_of_those_that_run_together() -> None:
+    bench = Bench(recovered(timers=[("w", "u", "wall", 5), ("t", "u", "watermark", 60)]))
+    bench.now = 10
+    bench(ev.WatermarkMoved(70))
+    assert sorted(timer.key for timer in bench.load().timers) == ["t", "w"]
+    assert ("running work", 60, "key 't'") in bench.core.blame()
