@@ -220,3 +220,28 @@ def test_who_waits_for_a_barrier_is_busy() -> None:
     alignment.barrier(IntervalId(2), 1)
     alignment.cut()
     assert not alignment.busy()
+
+
+def test_barriers_that_were_passed_take_no_memory() -> None:
+    alignment = Alignment()
+    for epoch in range(1, 100):
+        alignment.barrier(IntervalId(1), epoch)
+        alignment.open(epoch, ids(1))
+        alignment.cut()
+        alignment.barrier(IntervalId(1), epoch)
+    assert alignment._barriers == {}
+
+
+def test_what_was_held_on_a_back_edge_comes_in_once() -> None:
+    """Without ids, what comes in again runs again."""
+    alignment = Alignment()
+    alignment.open(1, ids(1), ids(2))
+    alignment.barrier(IntervalId(1), 1)
+    held = bundle(IntervalId(2), 0)
+    assert alignment.parks(held)
+    assert alignment.cut() == [held]
+    assert alignment.size_bytes == 0
+    alignment.barrier(IntervalId(2), 1)
+    alignment.open(2, ids(1), ids(2))
+    alignment.barrier(IntervalId(1), 2)
+    assert alignment.cut() == []

@@ -517,3 +517,51 @@ def test_an_interval_is_not_quiet_before_what_is_declared_is_in_the_tables() -> 
     assert not part.epochs.quiet(), "the fold is on its way"
     part.epochs.folded(part.epochs.seq)
     assert part.epochs.quiet()
+
+
+def test_what_hooks_have_set_counts_with_the_other_changes_of_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "EPOCH_LIMIT_WRITES", 3)
+    part = Part()
+    keyed = part.epochs._keyed = KeyedState(10**9, by_epochs=True)
+    part.put("a")
+    assert keyed._cache.changes is not None
+    keyed._cache.changes["c"] = {"b": b"1"}
+    assert not part.epochs.pressed()
+    keyed._cache.changes["d"] = {"b": b"1"}
+    assert part.epochs.pressed()
+
+
+def test_who_had_nothing_to_tell_meanwhile_rests_again_from_the_beginning() -> None:
+    part, delay = Part(), limits.IDLE_RECORD_DELAY_US
+    for moved, busy, now in (
+        (True, False, 0),
+        (False, False, 1),
+        (True, False, 2),
+        (True, True, 3),
+        (True, False, delay),
+    ):
+        part.outbox.frontier_moved = moved
+        part.epochs.rest(busy, part.effects, now)
+    assert (part.outbox.frontier_moved, part.epochs.alarm()) == (True, 2 * delay)
+    part.outbox.frontier_moved = False
+    part.epochs.rest(False, part.effects, delay + 1)
+    assert part.epochs.alarm() == MAX_TIME
+
+
+def test_what_hooks_have_set_is_in_the_image_of_their_epoch_and_in_no_other() -> None:
+    part = Part()
+    keyed = part.epochs._keyed = KeyedState(10**9, by_epochs=True)
+    for epoch in (4, 5):
+        part.put("a", value=b"%d" % epoch)
+        assert keyed._cache.changes is not None
+        keyed._cache.changes["c"] = {f"k{epoch}": b"1"}
+        (write,) = part.cut(epoch)
+        rows = [*decode_checkpoint(write.payload).state.rows()]
+        assert rows == [("a", "sum", "", b"%d" % epoch), (f"k{epoch}", "c", "", b"1")]
+        part.epochs.committed(write.seq, part.effects)
+        part.epochs.declared(epoch)
+
+
+def test_a_refusal_before_any_cut_is_a_bug() -> None:
+    with pytest.raises(InvariantError, match="not under way"):
+        Part().epochs.refused(Seq(1), [])

@@ -171,3 +171,17 @@ def test_one_fold_is_under_way_at_a_time() -> None:
     assert hand.take(ev.Fold) == []
     hand.give(ev.FoldDone(Seq(2)))
     assert [fold.upto for fold in hand.take(ev.Fold)] == [4]
+
+
+def test_what_is_durable_is_folded_when_its_interval_has_rested_however_little_it_is() -> None:
+    """Otherwise a later start reads it from the log, and its keys stay in memory."""
+    hand, delay = Hand(), limits.IDLE_RECORD_DELAY_US
+    hand.give(ev.CommitDone(hand.run(SequenceNumber(0)).seq))
+    assert not hand.log._outbox.frontier_moved
+    assert hand.log.alarm() == delay
+    effects: list[ev.Effect] = []
+    hand.log.rest(False, effects, delay)
+    hand.log.fold(effects)
+    assert [effect.upto for effect in effects if isinstance(effect, ev.Fold)] == [1]
+    hand.log.rest(False, effects, 2 * delay)
+    assert hand.log.alarm() == MAX_TIME, "one is under way"

@@ -301,3 +301,13 @@ def test_a_frontier_of_ids_that_are_stored_is_recorded_with_a_record_that_comes_
     (item,) = door.arrive(bundle(1, 20, frontier=12), 0, [])
     assert door.checkpointed([item], 0)[0] == [Ids(SUB, ProducerId(55), SequenceNumber(12), [])]
     assert not door.recordable(0)
+
+
+def test_where_ids_are_not_stored_a_frontier_is_recorded_with_whatever_runs_next() -> None:
+    """An interval that is never idle would keep the ids of earlier owners for ever."""
+    door = Arrivals(ev.Counters(), True, {}, [], durable_ids=False)
+    door.begin([Delivered(SUB, ProducerId(40), SequenceNumber(1), SequenceNumber(9))], None, 0)
+    (own,) = door.arrive(bundle(1, 0), 0, [])
+    door.arrive(bundle(0, producer=40, frontier=7), 0, [])
+    assert door.checkpointed([own], 0)[0] == [Ids(SUB, ProducerId(40), SequenceNumber(7), [])]
+    assert not door.recordable(0)

@@ -574,6 +574,16 @@ def test_a_wall_timer_asks_to_be_woken() -> None:
     assert [alarm.at for alarm in Bench(recovered(timers=[("k", "w", "wall", 50)])).of(ev.SetAlarm)] == [50]
 
 
+def test_one_alarm_is_asked_for_until_it_has_rung_or_an_earlier_one_is_wanted() -> None:
+    bench = Bench(recovered(timers=[("j", "t", "wall", 5_000)]))
+    assert [alarm.at for alarm in bench.of(ev.SetAlarm)] == [5_000]
+    assert bench(ev.WatermarkMoved(10)).of(ev.SetAlarm) == []
+    bench.run(1, {0: ("k", 5)}, outcome(timers={"k": {("wall", "t"): 3_000}}))
+    assert [alarm.at for alarm in bench.of(ev.SetAlarm)] == [3_000]
+    bench.now = 2_000  # it may ring too early
+    assert [alarm.at for alarm in bench(ev.AlarmRang()).of(ev.SetAlarm)] == [3_000]
+
+
 def test_how_long_timers_have_set_each_other_goes_with_them_until_something_else_sets_them() -> None:
     bench = Bench(recovered(timers=[("k", "t", "watermark", 1)]))
     bench(ev.WatermarkMoved(10))
@@ -1137,6 +1147,49 @@ def test_a_barrier_is_heard_while_hooks_run() -> None:
     assert [written.epoch for written in bench.of(ev.PartWritten)] == [4]
 
 
+def test_a_barrier_is_acked_when_it_comes_and_each_copy_of_it_too() -> None:
+    """Its sender is not quiet before, and sends it again after each cut of the channel."""
+    bench = Bench(label=3)
+    barrier = barrier_of(bundle(7, {0: ("", 10)}), SENDER, 4)
+    for _ in range(2):
+        assert bench(barrier).of(ev.Ack) == [ev.Ack(SENDER, 7)]
+    bench(ev.EpochBegun(4, {SENDER}))
+    assert bench.core.label == 4
+    assert bench(barrier).of(ev.Ack) == [ev.Ack(SENDER, 7)]
+
+
+def test_what_waits_behind_a_barrier_runs_when_it_is_passed_and_is_of_the_next_epoch() -> None:
+    bench, other = Bench(label=3), IntervalId(SENDER + 1)
+    bench(ev.EpochBegun(4, {SENDER, other}))
+    bench(barrier_of(bundle(1, {0: ("", 10)}), SENDER, 4))
+    for number in (2, 3):
+        late = msgspec.structs.replace(bundle(number, {number: (f"k{number}", 5)}), epoch=4)
+        assert bench(ev.BundleArrived(late)).of(ev.Load) == []
+    bench(barrier_of(bundle(1, {0: ("", 10)}), other, 4))
+    assert [written.epoch for written in bench.of(ev.PartWritten)] == [4]
+    ran = [key for part in bench.load().parts for key in part.keys]
+    bench.invoked()
+    assert [(ack.number, ack.epoch) for ack in bench.of(ev.Ack)] == [(2, 4)] if ran == ["k2"] else [(2, 4), (3, 4)]
+    while bench.of(ev.Load):
+        ran += [key for part in bench.load().parts for key in part.keys]
+        bench.invoked()
+    assert ran == ["k2", "k3"]
+
+
+def test_an_interval_has_not_settled_while_a_page_of_its_timers_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TIMER_PAGE_ROWS", 2)
+    timers = [("j", "t", "watermark", 50), ("k", "t", "watermark", 60)]
+    bench = Bench(recovered(timers=timers, more=["watermark"]))
+    bench(ev.WatermarkMoved(55))
+    bench.load()
+    bench.invoked()
+    for commit in bench.of(ev.Commit):
+        bench(ev.CommitDone(commit.write.seq))
+    end_of_a_hand_over(bench)
+    assert bench.core._schedule.paging
+    assert not bench.core.settled()
+
+
 def test_an_interval_is_not_quiet_while_it_waits_for_a_barrier() -> None:
     bench = Bench(label=3)
     assert bench.core.quiet()
@@ -1144,6 +1197,21 @@ def test_an_interval_is_not_quiet_while_it_waits_for_a_barrier() -> None:
     assert not bench.core.quiet()
     bench(barrier_of(bundle(2, {0: ("", 10)}), SENDER, 4))
     assert not bench.core.quiet(), "its own barrier is not acked"
+
+
+def test_an_epoch_is_not_for_an_interval_without_snapshots() -> None:
+    with pytest.raises(InvariantError, match="without snapshots"):
+        Bench()(ev.EpochEnded(4))
+
+
+def test_barriers_go_to_whom_something_is_sent_and_to_nobody_else() -> None:
+    """Who does not list a sender's stream knows of no barrier of it, and who listens waits for one."""
+    stored = msgspec.structs.replace(bundle(1, {0: ("a", 10)}), subscription=OUT)
+    assert Bench(label=3).core.sends_to == {TARGET}
+    assert Bench(label=3, outputs=()).core.sends_to == set()
+    assert Bench(recovered(productions=[stored]), label=3, outputs=()).core.sends_to == {TARGET}, (
+        "of an earlier version"
+    )
 
 
 def test_a_round_of_a_loop_is_not_for_an_interval_in_no_loop() -> None:
