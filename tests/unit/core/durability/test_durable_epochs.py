@@ -510,8 +510,9 @@ def test_an_interval_is_not_quiet_before_what_is_declared_is_in_the_tables() -> 
     part = Part()
     bundle = part.put()
     part.epochs.acked(bundle.number, 0)
-    part.done(4)
     part.outbox.frontier_notes()
+    assert not part.epochs.quiet(), "nothing of it is in an image"
+    part.done(4)
     assert not part.epochs.quiet()
     part.epochs.fold(part.effects)
     assert not part.epochs.quiet(), "the fold is on its way"

@@ -311,3 +311,12 @@ def test_where_ids_are_not_stored_a_frontier_is_recorded_with_whatever_runs_next
     door.arrive(bundle(0, producer=40, frontier=7), 0, [])
     assert door.checkpointed([own], 0)[0] == [Ids(SUB, ProducerId(40), SequenceNumber(7), [])]
     assert not door.recordable(0)
+
+
+def test_outside_ids_that_are_folded_leave_memory() -> None:
+    door = arrivals()
+    items = door.arrive(bundle(1, 1, outside=[b"x"]), 0, [])
+    ids, outside = door.checkpointed(items, 0)
+    assert door.outside.size() == 1
+    door.folded([msgspec.structs.replace(EpochImage().image(0), ids=ids, outside=outside)])
+    assert door.outside.size() == 0

@@ -21,6 +21,7 @@ from millwheel.bundles import (
 )
 from millwheel.core.ids.ended import ENDED
 from millwheel.core.interval import events as ev
+from millwheel.core.interval.machine import IntervalCore
 from millwheel.errors import InvariantError
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, sequence_numbers
 from millwheel.model import MAX_TIME, MIN_TIME
@@ -625,6 +626,14 @@ def test_timers_and_holds_keep_the_watermark() -> None:
     bench.load()
     bench.invoked()
     assert bench(ev.CommitDone(Seq(3))).reported() == [80]
+
+
+def test_an_interval_begins_at_the_watermark_that_earlier_hooks_have_seen() -> None:
+    """Else a hook would see an earlier one than the hook before it."""
+    core = Bench(recovered(watermark=20)).core
+    again = IntervalCore(core.config, recovered(watermark=20))
+    again.start(0, input_watermark=30)
+    assert (core.watermark, again.watermark) == (20, 30)
 
 
 def test_watermarks_do_not_go_back() -> None:
