@@ -566,3 +566,15 @@ def test_what_hooks_have_set_is_in_the_image_of_their_epoch_and_in_no_other() ->
 def test_a_refusal_before_any_cut_is_a_bug() -> None:
     with pytest.raises(InvariantError, match="not under way"):
         Part().epochs.refused(Seq(1), [])
+
+
+def test_without_ids_the_log_of_a_loop_has_what_comes_while_it_is_open_and_no_copies_that_come_later() -> None:
+    part = Part()
+    part.arrivals.exactly_once = False
+    came = BundlePart(SUB, ProducerId(5), SequenceNumber(0), sequence_numbers([9]), ["k"], [b"v"], [1])
+    part.epochs.cut(4, [], part.effects, 0, logs=True)
+    part.epochs.log(Item(came, IntervalId(9), 6, 1, 10))
+    part.epochs.logged(part.effects)
+    part.epochs.log(Item(came, IntervalId(9), 6, 1, 10))
+    (write,) = [effect.write for effect in part.effects if isinstance(effect, ev.Commit)]
+    assert [run.keys for run in decode_checkpoint(write.payload).produced] == [["k"]]

@@ -320,3 +320,12 @@ def test_outside_ids_that_are_folded_leave_memory() -> None:
     assert door.outside.size() == 1
     door.folded([msgspec.structs.replace(EpochImage().image(0), ids=ids, outside=outside)])
     assert door.outside.size() == 0
+
+
+def test_a_frontier_is_recorded_with_the_ids_that_are_stored_next() -> None:
+    door = arrivals()
+    (item,) = door.arrive(bundle(1, 5), 0, [])
+    door.arrive(bundle(0, producer=56, frontier=SequenceNumber(4)), 0, [])
+    ids, _ = door.checkpointed([item], 0)
+    assert [(each.producer, each.frontier) for each in ids] == [(55, 0), (56, 4)]
+    assert not door.recordable(0)

@@ -585,6 +585,13 @@ def test_one_alarm_is_asked_for_until_it_has_rung_or_an_earlier_one_is_wanted() 
     assert [alarm.at for alarm in bench(ev.AlarmRang()).of(ev.SetAlarm)] == [3_000]
 
 
+def test_a_wall_timer_far_away_does_not_put_off_the_end_of_a_rest() -> None:
+    bench = Bench(recovered(timers=[("j", "t", "wall", 100 * limits.IDLE_RECORD_DELAY_US)]))
+    bench.run(1, {0: ("k", 5)})
+    bench(ev.CommitDone(Seq(1)))
+    assert [alarm.at for alarm in bench.of(ev.SetAlarm)] == [limits.IDLE_RECORD_DELAY_US]
+
+
 def test_how_long_timers_have_set_each_other_goes_with_them_until_something_else_sets_them() -> None:
     bench = Bench(recovered(timers=[("k", "t", "watermark", 1)]))
     bench(ev.WatermarkMoved(10))
@@ -1076,6 +1083,17 @@ def test_slow_hooks_get_fewer_records_and_quick_ones_more_again() -> None:
         bench(ev.Invoked(outcome(processed=count), targets * limits.INVOCATION_TARGET_US))
         works.append(bench.load())
     assert [sum(len(part.keys) for part in work.parts) for work in works] == [8, 2, 1, 2, 4, 8]
+
+
+def test_hooks_of_which_nobody_knows_whether_they_are_slow_get_a_few_records_first() -> None:
+    bench = Bench()
+    bench.core.begin_slowly(2)
+    bench.arrive(1, dict.fromkeys(range(8), ("k", 5)))
+    sizes = []
+    for _ in range(3):
+        sizes.append(sum(len(part.keys) for part in bench.load().parts))
+        bench(ev.Invoked(outcome(processed=sizes[-1]), 1))
+    assert sizes == [2, 4, 2]
 
 
 def test_a_frontier_of_an_earlier_owner_that_is_not_recorded_wants_an_epoch() -> None:
