@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import msgspec
 import pytest
 
-from millwheel.cluster import ClusterMap, Member, PlacedInterval
+from millwheel.cluster import ClusterMap, Member, PlacedInterval, PlacedSource
 from millwheel.core.authority import Authority
 from millwheel.host import alphabet as he
 from millwheel.host.generations import Generation
@@ -20,11 +21,12 @@ from millwheel.host.messages import (
     EpochWanted,
     IntervalSettled,
     Message,
+    RoundAsked,
     WatermarkReport,
     WatermarksRaised,
     WorkerJoined,
 )
-from millwheel.host.procedures import Steps
+from millwheel.host.procedures import Procedures, Steps
 from millwheel.host.requests import PersistLedWatermarks, ReadMap, ReadWatermarks
 from millwheel.host.rounds import Rounds
 from millwheel.ids import IntervalId, Sequencer
@@ -120,10 +122,10 @@ def test_who_sends_to_whom_is_known_also_after_all_has_gone_back() -> None:
     led_watermarks, _ = alone()
     led_watermarks._joined = ("w7", WorkerJoined({"count": ()}))
     placed = PlacedInterval(IntervalId(1), "count", "", None, 7, Sequencer(3))
-    found = ClusterMap(1, None, (Member(7, "n", "worker", "here:1"),), (placed,), ())
-    for _ in range(2):
-        led_watermarks.follow(found)
-        assert led_watermarks._early == [led_watermarks._joined], "once"
+    for version in (1, 2):
+        placed = msgspec.structs.replace(placed, sequencer=Sequencer(version))
+        led_watermarks.follow(ClusterMap(version, None, (Member(7, "n", "worker", "here:1"),), (placed,), ()))
+        assert led_watermarks._early == [led_watermarks._joined], "once, however often all goes back"
 
 
 def test_a_leader_that_has_led_in_an_earlier_term_begins_with_nothing() -> None:
@@ -278,3 +280,135 @@ def test_who_leads_no_more_tells_nothing_of_what_it_was_just_storing() -> None:
     with pytest.raises(StopIteration):
         steps.send({"count"})
     assert told == []
+
+
+class Leader:
+    """The leader of the workers w7 and w8, in its first term.  Intervals 1, 2 and 3 are of a loop."""
+
+    def __init__(self, every_us: int = 0) -> None:
+        self.asks: list[he.Ask] = []
+        self.told: list[tuple[str, Message]] = []
+        self.procedures = Procedures(self.asks.append)
+        self.led = LedWatermarks(
+            every_us=every_us, durable=True, begin=self.procedures.start, workers=lambda: ["w7", "w8"],
+            tell=lambda peers, message: self.told.extend((peer, message) for peer in peers),
+            disowned=lambda: None, declared=lambda: None, deposed=lambda: None,
+        )  # fmt: skip
+        self.found = ClusterMap(
+            1, None, (Member(7, "n", "worker", "here:1"), Member(8, "m", "worker", "here:2")),
+            (
+                PlacedInterval(IntervalId(1), "a", "", None, 7, Sequencer(3)),
+                PlacedInterval(IntervalId(2), "b", "", "m", 7, Sequencer(3)),
+                PlacedInterval(IntervalId(3), "b", "m", None, 7, Sequencer(3)),
+            ),
+            (PlacedSource("s", 7),),
+        )  # fmt: skip
+        self.led.lead(1)
+
+    def joined(self) -> None:
+        self.led.hear("w7", WorkerJoined({"a": ("source:s", "loop"), "b": ("a",)}, {"loop": ("a", "b")}))
+
+    def knows(self, **stored: int) -> Authority:
+        """It reads what is stored, and is the authority."""
+        self.led.follow(self.found)
+        self.joined()
+        self.answer(ReadMap, self.found)
+        self.answer(ReadWatermarks, stored)
+        self.told.clear()
+        assert self.led._authority is not None
+        return self.led._authority
+
+    def answer(self, kind: type[Any], answer: Any) -> None:
+        """Answer the oldest wish of a kind."""
+        ask = next(ask for ask in self.asks if isinstance(ask.wish, kind))
+        self.asks.remove(ask)
+        self.procedures.answered(ask.token, answer)
+
+    def asked(self) -> list[type[Any]]:
+        return [type(ask.wish) for ask in self.asks]
+
+    def of(self, kind: type[Any]) -> list[tuple[str, Any]]:
+        found = [one for one in self.told if isinstance(one[1], kind)]
+        self.told = [one for one in self.told if not isinstance(one[1], kind)]
+        return found
+
+
+def test_what_is_stored_is_read_once_whatever_is_said_meanwhile() -> None:
+    """A second authority would know nothing of what the first one has heard."""
+    leader = Leader()
+    leader.led.follow(leader.found)
+    for _ in range(3):
+        leader.joined()
+        leader.led.hear("w7", Claimed((("a", IntervalId(1), Sequencer(3)),)))
+        leader.led.load_if_due()
+    assert leader.asked() == [ReadMap]
+
+
+@pytest.mark.parametrize("every_us", [0, 1_000])
+def test_loops_are_asked_at_once_when_what_comes_from_outside_has_been_told(every_us: int) -> None:
+    leader = Leader(every_us)
+    authority = leader.knows()
+    authority.expect("source:s", IntervalId(9), Sequencer(3))
+    authority.report("source:s", IntervalId(9), 40)
+    authority.bound("source:s", 50)
+    leader.led.persist()
+    if not every_us:
+        assert leader.of(RoundAsked) == []
+        leader.answer(PersistLedWatermarks, {"source:s"})
+    assert {(asked.loop, asked.bound) for _, asked in leader.of(RoundAsked)} == {("loop", 40)}
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_loops_are_asked_at_once_when_the_map_shows_another_owner_or_an_interval_less(merged: bool) -> None:
+    leader = Leader()
+    leader.knows(**{"source:s": 40})
+    *others, last = leader.found.intervals
+    left = (*others,) if merged else (*others, msgspec.structs.replace(last, owner=8, sequencer=Sequencer(4)))
+    leader.led.follow(msgspec.structs.replace(leader.found, version=2, intervals=left))
+    assert {(asked.loop, asked.bound) for _, asked in leader.of(RoundAsked)} == {("loop", 40)}
+
+
+@pytest.mark.parametrize(("every_us", "hearers"), [(0, ["w7", "w8"]), (1_000, ["w7"])])
+def test_a_worker_that_joins_after_another_one_hears_of_all_watermarks_that_are_for_it(
+    every_us: int, hearers: list[str]
+) -> None:
+    leader = Leader(every_us)
+    leader.knows(**{"source:s": 40})
+    for peer in ("w7", "w8"):
+        leader.led.hear(peer, WorkerJoined({"a": ("source:s", "loop"), "b": ("a",)}, {"loop": ("a", "b")}))
+    told = leader.of(WatermarksRaised)
+    assert [peer for peer, _ in told] == hearers
+    assert all(raised.values == {"source:s": 40} for _, raised in told)
+
+
+def test_a_later_term_expects_every_interval_anew_and_heeds_nothing_that_was_said_in_an_earlier_one() -> None:
+    """What an interval has reported is not known any more: it holds the watermark until it reports again."""
+    leader = Leader()
+    leader.knows()
+    leader.led.forget()
+    leader.led.lead(2)
+    leader.led.follow(leader.found)
+    leader.joined()
+    leader.led.forget()
+    leader.led.lead(3)
+    leader.led.follow(leader.found)
+    leader.led.load_if_due()
+    assert leader.asked() == [ReadMap], "that was for the second term"
+    leader.answer(ReadMap, leader.found)
+    leader.answer(ReadWatermarks, {})
+    assert leader.led._authority is None
+    authority = leader.knows()
+    assert {*authority.intervals("a"), *authority.intervals("b")} == {1, 2, 3}
+
+
+def test_what_was_reported_before_the_term_ended_is_not_stored_afterwards() -> None:
+    leader = Leader()
+    authority = leader.knows()
+    for value in (50, 60):
+        authority.report("a", IntervalId(1), value)
+        leader.led.persist()
+    leader.answer(PersistLedWatermarks, {"a"})
+    authority.report("a", IntervalId(1), 70)
+    leader.led.forget()
+    leader.answer(he.Pause, None)
+    assert PersistLedWatermarks not in leader.asked()
