@@ -30,6 +30,7 @@ from millwheel.host.procedures import Procedures, Steps
 from millwheel.host.requests import PersistLedWatermarks, ReadMap, ReadWatermarks
 from millwheel.host.rounds import Rounds
 from millwheel.ids import IntervalId, Sequencer
+from millwheel.model import MIN_TIME
 from millwheel.testing.world.calls import run
 from tests.unit.host.room import LEASE_US, Room, heard_by, led, noting, placed_one
 
@@ -412,3 +413,59 @@ def test_what_was_reported_before_the_term_ended_is_not_stored_afterwards() -> N
     leader.led.forget()
     leader.answer(he.Pause, None)
     assert PersistLedWatermarks not in leader.asked()
+
+
+def test_what_is_said_while_watermarks_are_read_counts_and_workers_hear_what_was_stored() -> None:
+    leader = Leader()
+    leader.led.follow(leader.found)
+    leader.joined()
+    leader.led.hear("w7", WatermarkReport("a", IntervalId(1), 50, Sequencer(3)))
+    leader.answer(ReadMap, leader.found)
+    leader.answer(ReadWatermarks, {"source:s": 40})
+    assert leader.of(WatermarksRaised)[-2:] == [
+        (peer, WatermarksRaised({"source:s": 40}, {"a": MIN_TIME, "b": MIN_TIME})) for peer in ("w7", "w8")
+    ]
+    leader.led.persist()
+    (ask,) = [ask.wish for ask in leader.asks if isinstance(ask.wish, PersistLedWatermarks)]
+    assert [(write.name, write.value) for write in ask.writes] == [("a", 50)]
+
+
+def test_under_snapshots_nothing_is_read_before_all_is_placed() -> None:
+    """Epochs that nobody owns would never be declared."""
+    leader = Leader(1_000)
+    first, *others = leader.found.intervals
+    nobody = msgspec.structs.replace(first, owner=None)
+    leader.led.follow(msgspec.structs.replace(leader.found, intervals=(nobody, *others)))
+    leader.joined()
+    assert leader.asked() == []
+    leader.led.follow(leader.found)
+    leader.led.load_if_due()
+    assert leader.asked() == [ReadMap]
+
+
+def test_a_watermark_that_the_store_has_refused_is_told_to_nobody() -> None:
+    leader = Leader()
+    authority = leader.knows()
+    authority.report("a", IntervalId(1), 50)
+    authority.expect("source:s", IntervalId(9), Sequencer(3))
+    authority.report("source:s", IntervalId(9), 60)
+    authority.bound("source:s", 60)
+    leader.led.persist()
+    leader.answer(PersistLedWatermarks, {"source:s"})
+    assert {peer for peer, _ in leader.of(Disowned)} == {"w7", "w8"}
+    told = leader.of(WatermarksRaised)
+    assert [(peer, raised.values) for peer, raised in told] == [("w7", {"source:s": 60}), ("w8", {"source:s": 60})]
+    assert authority.value("a") == MIN_TIME
+
+
+@pytest.mark.parametrize(("every_us", "hearers"), [(0, ["w7", "w8"]), (1_000, ["w7"])])
+def test_a_worker_whose_channel_opens_hears_of_all_watermarks_that_are_for_it(
+    every_us: int, hearers: list[str]
+) -> None:
+    leader = Leader(every_us)
+    leader.knows(**{"source:s": 40})
+    for peer in ("w7", "w8"):
+        leader.led.welcome(peer)
+    assert [(peer, raised.values) for peer, raised in leader.of(WatermarksRaised)] == [
+        (peer, {"source:s": 40}) for peer in hearers
+    ]
