@@ -152,3 +152,13 @@ def test_an_interval_that_is_placed_elsewhere_while_it_waits_is_not_waited_for()
     hand.give(he.Received(hand.leader, WatermarksRaised({f"source:{source}": 70}, {})))
     hand.pass_time()
     assert [*hand.worker.actors.all] == [ONE]
+
+
+def test_a_core_begins_with_few_records_where_hooks_may_be_slow_and_with_as_many_as_it_takes_elsewhere() -> None:
+    limited = Hand()
+    limited.worker = WorkerHost(graph=limited.worker.graph, first_records=3)
+    limited.give(he.Started())
+    ((_, few),) = limited.worker.actors.intervals()
+    ((_, many),) = started()[0].worker.actors.intervals()
+    assert few._schedule.limit == 3
+    assert many._schedule.limit > 3

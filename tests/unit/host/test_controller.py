@@ -17,6 +17,7 @@ from millwheel.host.messages import (
     EpochOpened,
     EpochStarted,
     EpochWanted,
+    Excused,
     Hello,
     ImageWritten,
     IntervalSettled,
@@ -272,3 +273,14 @@ def test_it_is_idle_before_any_worker_has_joined_and_not_while_something_waits_t
     assert hand.host.idle()
     hand.hear(report(50))
     assert not hand.host.idle()
+
+
+def test_a_partition_that_is_excused_holds_no_watermark_until_it_is_expected_again() -> None:
+    two = IntervalId(2)
+    hand = begun()
+    hand.hear(Claimed((("a", two, OWNER),)), report(50), Excused("a", two))
+    assert [(write.name, write.value) for write in persist(hand).writes] == [("a", 50)]
+    hand.answer({"a"})
+    hand.hear(Claimed((("a", two, OWNER),)), report(60))
+    hand.answer(None)
+    assert hand.asked == [], "it is behind again"

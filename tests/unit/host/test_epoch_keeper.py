@@ -217,3 +217,16 @@ def test_without_durability_the_store_never_hears_of_an_epoch() -> None:
     controller.written(TWO)
     assert controller.declaration() is None
     assert controller.told == [EpochDeclared(5)]
+
+
+def test_what_was_reported_after_the_first_barrier_of_all_is_not_stored_with_its_epoch() -> None:
+    controller = Controller()
+    controller.epochs.based(0)
+    controller.wait(2_000_000)
+    assert controller.told == [EpochStarted(1)]
+    assert controller.epochs.reported(1)
+    controller.values = {"a": 99}
+    controller.epochs.opened(EpochOpened(1, OWNERS, ()))
+    for interval in OWNERS:
+        controller.written(interval, epoch=1)
+    assert controller.declaration().watermarks == {"a": 5}

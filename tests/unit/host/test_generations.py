@@ -299,3 +299,13 @@ def test_the_run_ends_between_two_epochs_when_all_owners_have_said_so_twice(mast
         master.resting = True
         decision = master.decide(found, 0)
     assert decision == Finish()
+
+
+@pytest.mark.parametrize("began", [0, 10 * limits.RETURN_LIMIT_US])
+def test_the_wait_for_workers_counts_from_when_places_were_seen_without_an_owner(
+    master: WholeMaster, began: int
+) -> None:
+    nobody = the_map({ONE: None, TWO: None}, None, 7)
+    for now in (began, began + limits.GATHER_US - 1):
+        assert master.decide(nobody, now) is None
+    assert isinstance(master.decide(nobody, began + limits.GATHER_US), Assign)

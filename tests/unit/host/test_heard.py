@@ -52,6 +52,6 @@ def test_an_input_watermark_rises_once_and_does_not_go_back() -> None:
 def test_the_newest_round_of_each_loop_is_known() -> None:
     heard = Heard()
     assert heard.asked("x") is None
-    for asked in (RoundAsked(3, "x", 30), RoundAsked(2, "x", 20), RoundAsked(1, "y", 10)):
+    for asked in (RoundAsked(1, "x", 10), RoundAsked(3, "x", 30), RoundAsked(2, "x", 20), RoundAsked(1, "y", 10)):
         heard.round(asked)
     assert (heard.asked("x"), heard.asked("y")) == (RoundAsked(3, "x", 30), RoundAsked(1, "y", 10))

@@ -108,3 +108,9 @@ def test_bundles_in_between_are_not_looked_at() -> None:
     for number in range(limits.HOT_KEY_BUNDLES * 3):
         hot.came(ONE, ["counted"] * 100 if number % limits.HOT_KEY_BUNDLES == 0 else ["not"] * 10_000)
     assert hot.report([ONE]) == (HotKey(ONE, "counted", 1_000),)
+
+
+def test_keys_that_come_equally_often_are_named_in_the_order_of_their_names() -> None:
+    counts = KeyCounts(limits.HOT_KEY_ROOM)
+    counts.add(["b", "c", "a"] * 100)
+    assert [key for key, _ in counts.shares()] == ["a", "b", "c"]

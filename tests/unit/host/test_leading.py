@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from millwheel import limits
@@ -15,12 +16,21 @@ from millwheel.bundles import (
     TimerWrites,
     encode_checkpoint,
 )
-from millwheel.cluster import ClusterMap, MapOrder, Member, PlacedInterval, Placement, RunEnding
+from millwheel.cluster import (
+    ClusterMap,
+    Leader,
+    MapOrder,
+    Member,
+    PlacedInterval,
+    PlacedSource,
+    Placement,
+    RunEnding,
+)
 from millwheel.errors import Fenced, StoreError
 from millwheel.host import alphabet as he
 from millwheel.host.leading import ClusterController
 from millwheel.host.led_epochs import LedEpochs
-from millwheel.host.master import Finish
+from millwheel.host.master import Assign, Cut, Decision, Dismiss, Finish, Propose
 from millwheel.host.messages import (
     Claimed,
     EpochOpened,
@@ -36,8 +46,19 @@ from millwheel.host.messages import (
     WorkerJoined,
 )
 from millwheel.host.over import Tolerance
-from millwheel.host.requests import Reshape
-from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, SubscriptionId
+from millwheel.host.requests import (
+    CountQuarantined,
+    CountRejected,
+    Expel,
+    GiveOrder,
+    Lead,
+    Leave,
+    PlaceAnew,
+    ReadMap,
+    ReadOrders,
+    Reshape,
+)
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.model import MAX_TIME, SECOND
 from millwheel.ports import FoldWrite, PipelineShape, PositionWrite, WatermarkWrite
 from millwheel.testing.world.calls import run
@@ -490,3 +511,123 @@ def test_a_controller_that_is_no_member_any_more_ends_also_while_others_live() -
     with pytest.raises(Fenced, match="not a member of this cluster any more"):
         room.let_pass(2 * LEASE_US / SECOND)
     room.leave(worker)
+
+
+SEEN = ClusterMap(
+    4, None,
+    (
+        Member(1, "c", "controller", "here:1"), Member(7, "n", "worker", "here:7"), Member(8, "m", "worker", "here:8"),
+        Member(9, "gone", "worker", "here:9", False),
+    ),
+    (PlacedInterval(IntervalId(1), "count", "", None, 7, Sequencer(3)),), (PlacedSource("text", 8),),
+)  # fmt: skip
+
+
+class Carried:
+    """A leader in term 1 that follows the map SEEN and carries out a decision, one step at a time."""
+
+    def __init__(self, decision: Decision, found: ClusterMap = SEEN) -> None:
+        self.controller = ClusterController(1, LEASE_US, 1_000)
+        self.controller._led.lead(1)
+        self.controller._follow(found)
+        self.controller._out.clear()
+        self.epochs = self.controller._led._epochs = LedEpochs(
+            workers=(), owners={}, term=1, every_us=1_000, begin=lambda steps: None, tell=lambda message: None, values=dict
+        )  # fmt: skip
+        self.steps = self.controller._carry_out(decision, found, 1)
+        self.wish: object = next(self.steps)
+
+    def answer(self, answer: object) -> bool | None:
+        """Returns whether the map is looked at again at once; None: there is more to be done."""
+        try:
+            self.wish = self.steps.send(answer)
+        except StopIteration as end:
+            again: bool = end.value
+            return again
+        return None
+
+    def told(self) -> list[tuple[str, object]]:
+        return [(effect.peer, effect.message) for effect in self.controller._out if isinstance(effect, he.Tell)]
+
+
+def test_before_owners_are_dismissed_epochs_end_and_the_dead_are_expelled_and_nobody_else_is() -> None:
+    carried = Carried(Dismiss((7, 8)))
+    assert carried.epochs._over
+    wishes = [carried.wish]
+    while carried.answer(None) is None:
+        wishes.append(carried.wish)
+    assert wishes == [Expel((9,)), Leave(7), Leave(8)]
+    assert carried.told() == [("w7", MapChanged(5)), ("w8", MapChanged(5))]
+
+
+def test_an_order_that_the_leader_proposes_is_given_to_the_store_and_noted() -> None:
+    wanted = MapOrder("move", (IntervalId(1),), to="w8")
+    carried = Carried(Propose(wanted))
+    assert carried.wish == GiveOrder(wanted)
+    assert carried.answer(3) is True
+    assert carried.controller._out == [he.Notice("load: move of [1] w8")]
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_change_of_the_map_that_the_store_has_not_made_is_told_to_nobody_and_is_not_tried_again_at_once(
+    leads: bool,
+) -> None:
+    """Another controller may lead: a try at once, and the next one, would ask the store without a pause."""
+    carried = Carried(Cut((IntervalId(1),), ("m",), 3, back=True))
+    assert isinstance(carried.wish, Reshape)
+    if not leads:
+        carried.controller._led.forget()
+    assert carried.answer(None if leads else 2) is False
+    assert carried.told() == []
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_leader_that_does_not_know_how_the_run_has_ended_or_leads_no_more_ends_it_not(leads: bool) -> None:
+    nobody = msgspec.structs.replace(SEEN, members=SEEN.members[:1])
+    carried = Carried(Finish(), nobody if leads else SEEN)
+    assert isinstance(carried.wish, CountQuarantined if leads else CountRejected)
+    if not leads:
+        carried.controller._led.forget()
+    assert carried.answer(None if leads else 0) is False
+    assert not carried.controller._finishing
+    assert not carried.epochs._over or not leads
+
+
+def test_the_owner_of_a_source_that_was_placed_in_vain_is_to_say_everything_again_and_nobody_else_is() -> None:
+    carried = Carried(Assign({}, {"text": 7}))
+    assert carried.wish == Expel((9,))
+    carried.answer(None)
+    assert isinstance(carried.wish, PlaceAnew)
+    assert carried.answer(None) is False
+    assert carried.controller._fresh == {8}
+
+
+def test_a_controller_that_the_map_shows_as_dead_ends_with_the_reason() -> None:
+    mine, *others = SEEN.members
+    dead = msgspec.structs.replace(SEEN, members=(msgspec.structs.replace(mine, alive=False), *others))
+    with pytest.raises(Fenced, match="not a member of this cluster any more"):
+        ClusterController(1, LEASE_US)._follow(dead)
+
+
+def test_a_map_is_looked_at_by_one_at_a_time_and_again_when_something_has_come_meanwhile() -> None:
+    """Of two who look at the same map, both would carry out the same decision."""
+    controller, asks = ClusterController(1, LEASE_US), list[he.Ask]()
+
+    def give(event: he.HostEvent) -> None:
+        asks.extend(effect for effect in controller.handle(event, 0) if isinstance(effect, he.Ask))
+
+    def answer(kind: type[object], answer: object) -> None:
+        (ask,) = [ask for ask in asks if isinstance(ask.wish, kind)]
+        asks.remove(ask)
+        give(he.Answered(ask.token, answer))
+
+    give(he.Started())
+    answer(Lead, Leader(1, 1, "here:1"))
+    for _ in range(3):
+        give(he.Received("w7", HandedOver((IntervalId(1),), ())))
+        assert [ask.wish for ask in asks if isinstance(ask.wish, ReadMap)] == [ReadMap()]
+    answer(ReadMap, msgspec.structs.replace(SEEN, members=SEEN.members[:3]))
+    give(he.Received("w7", HandedOver((IntervalId(1),), ())))
+    assert not [ask for ask in asks if isinstance(ask.wish, ReadMap)], "it asks for orders, of the map that it has read"
+    answer(ReadOrders, [])
+    assert [ask.wish for ask in asks if isinstance(ask.wish, ReadMap)] == [ReadMap()]

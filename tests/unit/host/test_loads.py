@@ -74,3 +74,12 @@ def test_what_is_not_this_workers_any_more_is_forgotten() -> None:
     loads.report(limits.LOAD_EVERY_US, [ONE])
     assert not loads._keys
     assert not loads._bundles
+
+
+@pytest.mark.parametrize(("lacks", "median"), [(0, "k"), (1, "")])
+def test_a_quarter_of_the_sample_is_enough_for_a_median_and_less_is_not(lacks: int, median: str) -> None:
+    loads = Loads()
+    loads.report(0, [ONE])
+    for _ in range((limits.LOAD_SAMPLE_KEYS // 4 - lacks) * limits.LOAD_SAMPLE_BUNDLES):
+        loads.came(ONE, ["k"])
+    assert reported(loads, limits.LOAD_EVERY_US, ONE)[0].median == median
