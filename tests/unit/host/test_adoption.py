@@ -5,6 +5,7 @@ from __future__ import annotations
 from millwheel import Pipeline, Stream, TextCoder, subscribe
 from millwheel.host import alphabet as he
 from millwheel.host.messages import IntervalSettled, Led, RoundAnswered, RoundAsked, Unsettled, WatermarksRaised
+from millwheel.host.requests import BehindOthers
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId
 from millwheel.model import MAX_TIME
@@ -162,3 +163,15 @@ def test_a_core_begins_with_few_records_where_hooks_may_be_slow_and_with_as_many
     ((_, many),) = started()[0].worker.actors.intervals()
     assert few._schedule.limit == 3
     assert many._schedule.limit > 3
+
+
+def test_nobody_waits_for_those_behind_others_in_a_loop_or_under_snapshots_where_these_would_wait_in_turn() -> None:
+    """Under snapshots acks are durable with an epoch, and an epoch needs all intervals: the wait would never end."""
+    hand, loop = Hand(), Hand(outputs=[words])
+    for one in (hand, loop):
+        one.give(he.Started())
+    places = {ONE: "Keep"}
+    assert [*loop.worker.adoption.behind(places)] == []
+    assert next(hand.worker.adoption.behind(places)) == BehindOthers((ONE,))
+    hand.worker.epochs.enabled = True
+    assert [*hand.worker.adoption.behind(places)] == []

@@ -284,3 +284,12 @@ def test_a_partition_that_is_excused_holds_no_watermark_until_it_is_expected_aga
     hand.hear(Claimed((("a", two, OWNER),)), report(60))
     hand.answer(None)
     assert hand.asked == [], "it is behind again"
+
+
+@pytest.mark.parametrize("event", [he.TurnEnded(), he.Rested(), he.Tick()])
+def test_what_has_risen_is_persisted_whatever_wakes_the_controller(event: he.HostEvent) -> None:
+    hand = begun()
+    hand.hear(report(50))
+    assert hand.asked == []
+    hand.give(event)
+    assert [ask.wish for ask in hand.asked] == [PersistWatermarks([WatermarkWrite("a", 50, {ONE: OWNER})])]

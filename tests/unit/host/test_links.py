@@ -180,9 +180,13 @@ def test_what_a_worker_sends_counts_against_its_own_promise(hand: ClusterHand) -
 
 def test_an_interval_that_is_not_served_any_more_promises_nothing(hand: ClusterHand) -> None:
     hand.place(ONE, owner=hand.mine)
-    actor = hand.worker.actors.all[ONE]
+    actor, other = hand.worker.actors.all[ONE], f"w{hand.other}"
+    (promised,) = [word.upto_bytes for peer, word in hand.told if peer == other and isinstance(word, Credit)]
+    end = Bundle(SUB, SENDER, 1, ONE, ProducerId(1), SequenceNumber(0), [], ["k"], [b"v" * promised], [1])
+    hand.worker.links.came(other, Delivery(end, actor.sequencer, metered=True))
     hand.place(ONE, owner=hand.other)
-    assert said(hand, partial(hand.worker.links.grant, actor)) == []
+    assert said(hand, partial(hand.worker.links.grant, actor)) == [], "its sender has used up what it may send"
+    assert hand.worker.links._grants._windows == {}
 
 
 def test_nothing_is_sent_to_an_interval_that_has_not_said_hello_or_is_gone(hand: ClusterHand) -> None:
