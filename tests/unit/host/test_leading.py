@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 
@@ -33,18 +35,22 @@ from millwheel.host.led_epochs import LedEpochs
 from millwheel.host.master import Assign, Cut, Decision, Dismiss, Finish, Propose
 from millwheel.host.messages import (
     Claimed,
+    Drained,
     EpochOpened,
     EpochStarted,
     HandedOver,
     HandOver,
     ImageWritten,
     InQuarantine,
+    IntervalLoad,
     Led,
+    LoadReport,
     MapChanged,
     RunEnded,
     WatermarkReport,
     WorkerJoined,
 )
+from millwheel.host.missing import NO_WORKER
 from millwheel.host.over import Tolerance
 from millwheel.host.requests import (
     CountQuarantined,
@@ -631,3 +637,152 @@ def test_a_map_is_looked_at_by_one_at_a_time_and_again_when_something_has_come_m
     assert not [ask for ask in asks if isinstance(ask.wish, ReadMap)], "it asks for orders, of the map that it has read"
     answer(ReadOrders, [])
     assert [ask.wish for ask in asks if isinstance(ask.wish, ReadMap)] == [ReadMap()]
+
+
+def deposed(room: Room, leader: str, worker: str) -> None:
+    """The leader was without its lease for a while, and leads again."""
+    terms = len(heard_by(room, worker, Led))
+    room.now += 2 * LEASE_US
+    assert run(room.store.lead(room.members[worker].incarnation, LEASE_US)) is not None
+    room.let_pass(1)
+    assert not room.controllers[leader].leads
+    assert len(heard_by(room, worker, Led)) == terms
+    room.now += 2 * LEASE_US
+    room.let_pass(1)
+    assert room.controllers[leader].leads
+
+
+def test_who_leads_again_tells_workers_that_it_knew_before_and_knows_nothing_of_what_they_had_said() -> None:
+    room = Room()
+    leader, worker, placed = placed_one(room)
+    number, found = room.members[worker].incarnation, run(room.store.cluster_map())
+    (*_, first) = heard_by(room, worker, Led)
+    room.give(leader, he.Received(worker, InQuarantine(number, {placed.id: 5})))
+    room.give(leader, he.Received(worker, Drained(number, found.version, {placed.id: 5})))
+    controller = room.controllers[leader]
+    assert controller._left_overs.keys(found) == 5
+    deposed(room, leader, worker)
+    assert heard_by(room, worker, Led)[-1].epoch > first.epoch
+    assert controller._left_overs.keys(found) == 0
+    room.give(leader, he.Received(worker, Drained(number, found.version, {})))
+    assert heard_by(room, worker, RunEnded) == [], "it has said so once in this term"
+
+
+def test_an_earlier_map_than_the_one_that_was_followed_is_not_followed() -> None:
+    """What an owner of an earlier map says would count for intervals that have other owners by now."""
+    controller = ClusterController(1, LEASE_US)
+    shown: list[ClusterMap] = []
+    controller._led.follow = lambda found: shown.append(found)  # type: ignore[method-assign]
+    later, earlier = msgspec.structs.replace(SEEN, version=6), msgspec.structs.replace(SEEN, version=5)
+    for found in (SEEN, later, earlier, later):
+        steps = controller._act_all()
+        controller._again = True
+        assert next(steps) == ReadMap()
+        with pytest.raises(StopIteration):
+            steps.send(found)
+    assert shown == [SEEN, later, later]
+
+
+def test_what_a_worker_has_said_before_all_was_placed_is_enough_to_begin_when_it_is() -> None:
+    room = Room(snapshot_every_us=3_600 * SECOND)
+    run(room.store.open_pipeline(PipelineShape("p", {"count": ()}, {}, {}, (), ())))
+    leader, worker = room.join("controller"), room.join("worker")
+    room.give(leader, he.Received(worker, WorkerJoined({"count": ()}, {})))
+    assert room.controllers[leader]._led._authority is None
+    room.let_pass(10)
+    assert room.controllers[leader]._led._authority is not None
+
+
+def test_epochs_of_a_cluster_begin_as_often_as_they_are_to() -> None:
+    room = Room(snapshot_every_us=10 * SECOND)
+    leader, worker, placed = placed_under_snapshots(room)
+    begun: list[int] = []
+    for epoch in (1, 2, 3):
+        until = room.now + 60 * SECOND
+        while EpochStarted(epoch) not in heard_by(room, worker, EpochStarted) and room.now < until:
+            room.let_pass(0.1)
+        begun.append(room.now)
+        room.give(leader, he.Received(worker, EpochOpened(epoch, {placed.id: placed.sequencer}, (), {})))
+        room.give(leader, he.Received(worker, ImageWritten(epoch, placed.id, placed.sequencer, 0)))
+    for before, after in itertools.pairwise(begun):
+        assert abs(after - before - 10 * SECOND) <= SECOND
+
+
+def placed_under_snapshots(room: Room) -> tuple[str, str, PlacedInterval]:
+    """A leader under snapshots that knows who sends to whom, and the owner of the only interval."""
+    run(room.store.open_pipeline(PipelineShape("p", {"count": ()}, {}, {}, (), ())))
+    leader, worker = room.join("controller"), room.join("worker")
+    room.give(leader, he.Received(worker, WorkerJoined({"count": ()}, {})))
+    room.let_pass(10)
+    (placed,) = run(room.store.cluster_map()).intervals
+    return leader, worker, placed
+
+
+def test_whose_term_ends_while_the_dead_are_expelled_places_nothing() -> None:
+    carried = Carried(Assign({}, {"text": 7}))
+    carried.controller._led.forget()
+    assert carried.answer(None) is False
+
+
+def test_whose_term_ends_while_it_places_tells_nobody_and_asks_nobody() -> None:
+    carried = Carried(Assign({IntervalId(1): 8}, {"text": 7}))
+    carried.answer(None)
+    carried.controller._led.forget()
+    assert carried.answer(5) is False
+    assert carried.told() == []
+    assert carried.controller._fresh == set()
+
+
+def test_whoever_was_given_an_interval_or_a_source_is_asked_what_it_knows_of_it() -> None:
+    carried = Carried(Assign({IntervalId(1): 8}, {"text": 7}))
+    carried.answer(None)
+    assert carried.answer(5) is True
+    assert carried.controller._fresh == {7, 8}
+    assert carried.told() == [("w7", MapChanged(5)), ("w8", MapChanged(5))]
+
+
+def test_whose_term_ends_while_it_counts_does_not_end_the_run_and_decides_nothing() -> None:
+    controller = ClusterController(1, LEASE_US, tolerance=Tolerance(rejected=0))
+    controller._led.lead(1)
+    steps = controller._lead_on(SEEN, 1)
+    assert next(steps) == CountRejected()
+    controller._led.forget()
+    assert steps.send(5) == ReadOrders()
+    with pytest.raises(StopIteration):
+        steps.send([(3, MapOrder("move", (IntervalId(1),), to="m"))])
+    assert not controller._finishing
+    assert not controller._master._orders
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_what_comes_while_a_change_is_made_in_vain_has_the_map_looked_at_again(comes: bool) -> None:
+    controller = ClusterController(1, LEASE_US)
+    controller._led.lead(1)
+    controller._master.decide = lambda found, now: Cut((IntervalId(1),), ("m",), 3, back=False)  # type: ignore[method-assign]
+    controller._acting = True
+    steps = controller._lead_on(SEEN, 1)
+    assert next(steps) == ReadOrders()
+    assert isinstance(steps.send([]), Reshape)
+    if comes:
+        controller.handle(he.Received("w7", HandedOver((IntervalId(1),), ())), 0)
+    with pytest.raises(StopIteration):
+        steps.send(None)
+    assert controller._again is comes
+
+
+def test_loads_that_a_worker_reports_are_those_from_which_relief_is_planned() -> None:
+    room = Room()
+    leader, worker, placed = placed_one(room)
+    heard: list[tuple[int, object]] = []
+    room.controllers[leader]._master.relief.loaded = lambda *said: heard.append(said)  # type: ignore[method-assign]
+    loads = (IntervalLoad(placed.id, 700, "k"),)
+    room.give(leader, he.Received(worker, LoadReport(loads)))
+    assert heard == [(room.members[worker].incarnation, loads)]
+
+
+def test_a_leader_without_workers_says_that_it_waits_for_one() -> None:
+    room = Room()
+    leader = room.join("controller")
+    room.let_pass(120)
+    assert room.noted
+    assert {(host, text == NO_WORKER) for host, text in room.noted} == {(leader, True)}
