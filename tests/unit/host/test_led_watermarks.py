@@ -17,20 +17,25 @@ from millwheel.host.led_watermarks import LedWatermarks
 from millwheel.host.messages import (
     Claimed,
     Disowned,
+    EpochDeclared,
+    EpochOpened,
     EpochStarted,
     EpochWanted,
+    ImageWritten,
     IntervalSettled,
     Message,
+    RoundAnswered,
     RoundAsked,
+    Unsettled,
     WatermarkReport,
     WatermarksRaised,
     WorkerJoined,
 )
 from millwheel.host.procedures import Procedures, Steps
-from millwheel.host.requests import PersistLedWatermarks, ReadMap, ReadWatermarks
+from millwheel.host.requests import DeclareEpoch, PersistLedWatermarks, ReadMap, ReadWatermarks
 from millwheel.host.rounds import Rounds
 from millwheel.ids import IntervalId, Sequencer
-from millwheel.model import MIN_TIME
+from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.testing.world.calls import run
 from tests.unit.host.room import LEASE_US, Room, heard_by, led, noting, placed_one
 
@@ -286,15 +291,16 @@ def test_who_leads_no_more_tells_nothing_of_what_it_was_just_storing() -> None:
 class Leader:
     """The leader of the workers w7 and w8, in its first term.  Intervals 1, 2 and 3 are of a loop."""
 
-    def __init__(self, every_us: int = 0) -> None:
+    def __init__(self, every_us: int = 0, *, durable: bool = True) -> None:
         self.asks: list[he.Ask] = []
         self.told: list[tuple[str, Message]] = []
         self.procedures = Procedures(self.asks.append)
         self.led = LedWatermarks(
-            every_us=every_us, durable=True, begin=self.procedures.start, workers=lambda: ["w7", "w8"],
+            every_us=every_us, durable=durable, begin=self.procedures.start, workers=lambda: ["w7", "w8"],
             tell=lambda peers, message: self.told.extend((peer, message) for peer in peers),
-            disowned=lambda: None, declared=lambda: None, deposed=lambda: None,
+            disowned=lambda: None, declared=lambda: None, deposed=lambda: self.deposed.append(True),
         )  # fmt: skip
+        self.deposed: list[bool] = []
         self.found = ClusterMap(
             1, None, (Member(7, "n", "worker", "here:1"), Member(8, "m", "worker", "here:2")),
             (
@@ -324,6 +330,11 @@ class Leader:
         ask = next(ask for ask in self.asks if isinstance(ask.wish, kind))
         self.asks.remove(ask)
         self.procedures.answered(ask.token, answer)
+
+    def rest(self) -> None:
+        """All pauses are over."""
+        for _ in [ask for ask in self.asks if isinstance(ask.wish, he.Pause)]:
+            self.answer(he.Pause, None)
 
     def asked(self) -> list[type[Any]]:
         return [type(ask.wish) for ask in self.asks]
@@ -456,6 +467,9 @@ def test_a_watermark_that_the_store_has_refused_is_told_to_nobody() -> None:
     told = leader.of(WatermarksRaised)
     assert [(peer, raised.values) for peer, raised in told] == [("w7", {"source:s": 60}), ("w8", {"source:s": 60})]
     assert authority.value("a") == MIN_TIME
+    leader.rest()
+    (again,) = [ask.wish for ask in leader.asks if isinstance(ask.wish, PersistLedWatermarks)]
+    assert [write.name for write in again.writes] == ["a"], "it is tried again"
 
 
 @pytest.mark.parametrize(("every_us", "hearers"), [(0, ["w7", "w8"]), (1_000, ["w7"])])
@@ -469,3 +483,129 @@ def test_a_worker_whose_channel_opens_hears_of_all_watermarks_that_are_for_it(
     assert [(peer, raised.values) for peer, raised in leader.of(WatermarksRaised)] == [
         (peer, {"source:s": 40}) for peer in hearers
     ]
+
+
+def gone_back(leader: Leader) -> ClusterMap:
+    """All intervals have other sequencers."""
+    placed = tuple(msgspec.structs.replace(one, sequencer=Sequencer(9)) for one in leader.found.intervals)
+    leader.led.follow(found := msgspec.structs.replace(leader.found, version=2, intervals=placed))
+    return found
+
+
+@pytest.mark.parametrize("goes_back", [False, True])
+def test_rounds_and_epochs_end_with_their_owners_and_with_their_term(goes_back: bool) -> None:
+    leader = Leader(1_000)
+    leader.knows()
+    rounds, epochs = leader.led._rounds, leader.led._epochs
+    assert rounds is not None
+    assert epochs is not None
+    over = [(rounds._over, epochs._over)]
+    if goes_back:
+        gone_back(leader)
+    else:
+        leader.led.forget()
+    over.append((rounds._over, epochs._over))
+    assert over == [(False, False), (True, True)]
+
+
+def test_when_only_a_source_has_another_owner_all_intervals_are_expected_anew_under_snapshots() -> None:
+    leader = Leader(1_000)
+    leader.knows()
+    leader.found = msgspec.structs.replace(leader.found, version=2, sources=(PlacedSource("s", 8),))
+    authority = leader.knows()
+    assert {*authority.intervals("a"), *authority.intervals("b")} == {1, 2, 3}
+
+
+def test_after_a_going_back_the_last_worker_counts_that_has_said_who_sends_to_whom() -> None:
+    leader = Leader(1_000)
+    leader.knows()
+    last = WorkerJoined({"a": ("source:s",), "b": ("a",)})
+    leader.led.hear("w8", last)
+    assert leader.led._early == [], "all of it was heeded"
+    gone_back(leader)
+    assert leader.led._early == [("w8", last)]
+    leader.led.forget()
+    leader.led.lead(2)
+    leader.led.follow(leader.found)
+    assert leader.led._early == [], "in this term nobody has said so"
+
+
+def test_a_loop_has_a_floor_when_all_its_intervals_have_answered_twice() -> None:
+    leader = Leader()
+    authority = leader.knows(**{"source:s": 40})
+    for _ in range(2):
+        assert authority.changes() == {}
+        leader.rest()
+        ((_, asked), *_) = leader.of(RoundAsked)
+        for interval in (1, 2, 3):
+            leader.led.hear("w7", RoundAnswered(IntervalId(interval), Sequencer(3), asked.round, MAX_TIME))
+    assert authority.changes() == {"loop": 40}
+
+
+def test_an_input_that_rises_because_productions_of_an_earlier_version_are_gone_is_told() -> None:
+    leader = Leader()
+    leader.knows(a=50)
+    leader.led.hear("w7", Unsettled("a", IntervalId(1), ("a",)))
+    leader.led.hear("w7", Unsettled("b", IntervalId(2), ("b",)))
+    assert leader.of(WatermarksRaised) == []
+    leader.led.hear("w7", IntervalSettled(IntervalId(2)))
+    assert leader.of(WatermarksRaised) == [(peer, WatermarksRaised({}, {"b": 50})) for peer in ("w7", "w8")]
+
+
+def test_a_share_of_a_source_that_a_worker_has_told_is_heeded() -> None:
+    leader = Leader()
+    leader.led.follow(leader.found)
+    leader.led.hear("w7", WorkerJoined({"a": ("source:s",), "b": ("a",)}, {}, {"source:s": 500_000}))
+    leader.answer(ReadMap, leader.found)
+    leader.answer(ReadWatermarks, {})
+    authority = leader.led._authority
+    assert authority is not None
+    authority.bound("source:s", MAX_TIME)
+    for interval, value in ((8, 10), (9, 90)):
+        authority.expect("source:s", IntervalId(interval), Sequencer(3))
+        authority.report("source:s", IntervalId(interval), value)
+    assert authority.changes() == {"source:s": 90}
+
+
+def test_what_rises_after_all_was_stored_is_stored_too() -> None:
+    leader = Leader()
+    authority = leader.knows()
+    for value in (50, 60):
+        authority.report("a", IntervalId(1), value)
+        leader.led.persist()
+        leader.answer(PersistLedWatermarks, {"a"})
+        leader.answer(he.Pause, None)
+        assert authority.value("a") == value
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_refusal_of_an_earlier_term_deposes_nobody_in_the_next_one(again: bool) -> None:
+    leader = Leader()
+    leader.knows().report("a", IntervalId(1), 50)
+    leader.led.persist()
+    if again:
+        leader.led.forget()
+        leader.led.lead(2)
+    leader.answer(PersistLedWatermarks, None)
+    assert leader.deposed == ([] if again else [True])
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_epochs_go_on_from_the_last_one_that_is_declared_in_the_name_of_the_term(durable: bool) -> None:
+    leader = Leader(1_000, durable=durable)
+    leader.led.clock(50_000_000)
+    leader.found = msgspec.structs.replace(leader.found, declared=4)
+    leader.knows()
+    for now, begun in ((50_000_999, []), (50_001_000, [("w7", EpochStarted(5))])):
+        assert leader.led.resting
+        leader.led.clock(now)
+        leader.answer(he.Pause, None)
+        assert leader.of(EpochStarted) == begun
+    assert not leader.led.resting
+    owners = {one.id: one.sequencer for one in leader.found.intervals}
+    leader.led.hear_of_epochs("w7", EpochOpened(5, owners, (), {}))
+    for interval, sequencer in owners.items():
+        leader.led.hear_of_epochs("w7", ImageWritten(5, interval, sequencer, 0))
+    declared = [ask.wish.declaration for ask in leader.asks if isinstance(ask.wish, DeclareEpoch)]
+    assert [(one.epoch, one.term) for one in declared] == ([(5, 1)] if durable else [])
+    assert leader.of(EpochDeclared) == ([] if durable else [("w7", EpochDeclared(5))])
