@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from millwheel.errors import RowRefused
 from millwheel.host import alphabet as he
 from millwheel.host.controller import ControllerHost
 from millwheel.host.messages import (
@@ -15,6 +16,7 @@ from millwheel.host.messages import (
     EpochBased,
     EpochDeclared,
     EpochOpened,
+    EpochRefused,
     EpochStarted,
     EpochWanted,
     Excused,
@@ -23,6 +25,7 @@ from millwheel.host.messages import (
     IntervalSettled,
     Message,
     Open,
+    RoundAnswered,
     RoundAsked,
     SourceBound,
     Unsettled,
@@ -31,7 +34,7 @@ from millwheel.host.messages import (
     WorkerJoined,
 )
 from millwheel.host.requests import DeclareEpoch, PersistWatermarks, ReadWatermarks
-from millwheel.ids import IntervalId, Sequencer
+from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import WatermarkWrite
 
@@ -293,3 +296,67 @@ def test_what_has_risen_is_persisted_whatever_wakes_the_controller(event: he.Hos
     assert hand.asked == []
     hand.give(event)
     assert [ask.wish for ask in hand.asked] == [PersistWatermarks([WatermarkWrite("a", 50, {ONE: OWNER})])]
+
+
+def test_a_partition_that_is_not_open_any_more_holds_nothing_and_others_stay_where_they_are() -> None:
+    hand, two = begun(), IntervalId(2)
+    hand.hear(Open("source:s", (two, IntervalId(3))), SourceBound("source:s", 60))
+    hand.hear(WatermarkReport("source:s", IntervalId(3), 50, OWNER))
+    hand.give(he.TurnEnded())
+    assert hand.asked == []
+    hand.hear(Open("source:s", (IntervalId(3),)))
+    assert [(write.name, write.value) for write in persist(hand).writes] == [("source:s", 50)]
+
+
+def test_when_the_store_refuses_rows_of_an_epoch_workers_hear_which_ones() -> None:
+    hand = under_snapshots()
+    hand.hear(EpochOpened(5, {ONE: OWNER}, ()), ImageWritten(5, ONE, OWNER, 7))
+    (token,) = [ask.token for ask in hand.asked if isinstance(ask.wish, DeclareEpoch)]
+    hand.take_told()
+    hand.give(he.Declined(token, RowRefused("no", ONE, Seq(7), ((0, "no"),))))
+    assert hand.take_told() == [EpochRefused(5, ONE, Seq(7), ((0, "no"),))]
+
+
+def looped(snapshot_every_us: int = 0) -> Hand:
+    """A controller of a loop of "a" and "b", and of nothing that its source has promised."""
+    hand = Hand(snapshot_every_us)
+    hand.hear(
+        Claimed((("a", ONE, OWNER), ("b", IntervalId(2), OWNER), ("source:s", IntervalId(9), OWNER))),
+        WorkerJoined({"a": ("source:s", "loop:a"), "b": ("a",)}, {"loop:a": ("a", "b")}),
+    )
+    hand.answer({})
+    hand.take_told()
+    return hand
+
+
+@pytest.mark.parametrize("snapshot_every_us", [0, 1_000])
+def test_a_loop_is_asked_as_soon_as_its_source_has_promised_more_and_has_a_floor_after_two_answers(
+    snapshot_every_us: int,
+) -> None:
+    hand = looped(snapshot_every_us)
+    hand.hear(SourceBound("source:s", MAX_TIME), WatermarkReport("source:s", IntervalId(9), 40, OWNER))
+    hand.give(he.TurnEnded())
+    if not snapshot_every_us:
+        assert [type(message) for message in hand.take_told()] == []
+        hand.answer({"source:s"})
+        hand.answer(None)  # the pause of the writer, or of the round
+    for last in (False, True):
+        (asked, *_) = [message for message in hand.take_told() if isinstance(message, RoundAsked)]
+        assert asked.bound == 40
+        for interval in (ONE, IntervalId(2)):
+            hand.hear(RoundAnswered(interval, OWNER, asked.round, MAX_TIME))
+        if not last:
+            while hand.asked and not any(isinstance(message, RoundAsked) for message in hand.told):
+                assert isinstance(hand.answer(None), he.Pause)
+    authority = hand.host._authority
+    assert authority is not None
+    assert authority.changes() == {"loop:a": 40}
+
+
+def test_a_share_of_a_source_is_heeded() -> None:
+    hand = Hand()
+    hand.hear(WorkerJoined({"a": ("source:s",)}, {}, {"source:s": 500_000}), SourceBound("source:s", MAX_TIME))
+    hand.hear(Open("source:s", (IntervalId(2), IntervalId(3))))
+    hand.hear(*(WatermarkReport("source:s", IntervalId(one), value, OWNER) for one, value in ((2, 10), (3, 90))))
+    hand.answer({})
+    assert [(write.name, write.value) for write in persist(hand).writes] == [("source:s", 90)]
