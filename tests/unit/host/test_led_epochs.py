@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from millwheel import limits
@@ -241,3 +242,21 @@ def test_a_refusal_that_comes_when_all_has_gone_back_is_told_to_nobody() -> None
     leader = Leader()
     refused(leader, late=True)
     assert leader.of(EpochRefused) == []
+
+
+def test_what_workers_have_said_of_an_epoch_is_not_taken_for_their_word_on_the_next_one() -> None:
+    """Its positions would be those of the epoch before: rows behind them would come twice."""
+    leader = Leader()
+    leader.epochs.begun("w1", FIRST)
+    leader.epochs.begun("w2", SECOND)
+    leader.write(ONE, TWO)
+    (token,) = [ask.token for ask in leader.asks if isinstance(ask.wish, DeclareEpoch)]
+    leader.procedures.answered(token, True)
+    leader.asks[:] = [ask for ask in leader.asks if ask.token != token]
+    leader.wait(4_000_000)
+    assert leader.of(EpochStarted) == [EpochStarted(6)]
+    leader.of(BarriersNamed)
+    leader.epochs.begun("w2", msgspec.structs.replace(SECOND, epoch=6))
+    assert leader.of(BarriersNamed) == []
+    leader.epochs.begun("w1", msgspec.structs.replace(FIRST, epoch=6))
+    assert leader.of(BarriersNamed) == [BarriersNamed(6, {PART: (ONE, TWO)})]
