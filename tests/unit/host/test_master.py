@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millwheel import limits
 from millwheel.cluster import ClusterMap, MapOrder, Member, PlacedInterval, PlacedSource
-from millwheel.host.master import Assign, Bury, Cut, Decision, Finish, LetGo, Master, Propose, Settle
+from millwheel.host.master import Assign, Bury, Cut, Decision, Finish, LetGo, MapView, Master, Move, Propose, Settle
 from millwheel.host.messages import IntervalLoad
 from millwheel.ids import IntervalId, Sequencer
 
@@ -425,3 +425,48 @@ def test_a_move_is_begun_once_also_when_its_target_has_come_again_under_another_
     assert hand.owners()[place] in (1, 2)
     hand.join(4, "worker 3")
     assert hand.decide() == Settle(1, f"the intervals [{place}] were given to other workers, because worker 3 was gone")
+
+
+def test_who_has_nothing_gets_something_although_others_are_busy() -> None:
+    """Loads say what is moved between those that have something: of who has nothing they say nothing."""
+    hand = Hand(1, 4)
+    hand.settle()
+    hand.master.relief.loaded(1, [IntervalLoad(IntervalId(i), limits.LOAD_GAP_PERMILLE, "") for i in hand.owners()])
+    hand.join(2)
+    hand.settle()
+    assert hand.counts() == {1: 3, 2: 1}, "the rest is for loads to say"
+
+
+def test_a_source_that_is_to_be_let_go_is_named_as_a_source_and_as_nothing_else() -> None:
+    hand = Hand(1, 0, 2)
+    hand.settle()
+    hand.join(2)
+    assert hand.decide() == LetGo(1, (), ("s0",), acked=False)
+
+
+@pytest.mark.parametrize("why", ["number", "load"])
+def test_nothing_moves_any_more_when_all_have_said_that_nothing_is_left(why: str) -> None:
+    """A worker that takes something then has to begin, and the end of the run would wait for it."""
+    hand = Hand(2, 4)
+    hand.settle()
+    if why == "number":
+        hand.join(3)
+        hand.master.drained(3, hand.map.version)
+    for _ in range(limits.LOAD_REPORTS + 1):
+        mine = [i for i, owner in hand.owners().items() if owner == 1 and why == "load"]
+        hand.master.relief.loaded(1, [IntervalLoad(IntervalId(i), limits.LOAD_GAP_PERMILLE, "") for i in mine])
+        hand.master.relief.loaded(2, [])
+    for worker in (1, 2):
+        hand.master.drained(worker, hand.map.version)
+    assert hand.decide() is None
+    hand.master.drained(1, hand.map.version - 1)
+    assert hand.decide() is not None, "one of them has something to do"
+
+
+def test_what_is_on_its_way_to_a_third_one_does_not_count_as_what_the_second_one_has() -> None:
+    kinds = {1: "c", 2: "c", 3: "c", 4: "d", 5: "d"}
+    placed = [PlacedInterval(IntervalId(i), kind, f"{i}", None, 1, Sequencer(1)) for i, kind in kinds.items()]
+    members = tuple(Member(number, f"worker {number}", "worker", "") for number in (1, 2, 3))
+    view = MapView(ClusterMap(1, None, members, tuple(placed), ()))
+    assert view.spare(1, 2, {IntervalId(1): Move(1, 3, 0)}) == 2
+    assert view.spare(1, 2, {IntervalId(1): Move(1, 2, 0)}) == 4, "the second one gets one of these already"

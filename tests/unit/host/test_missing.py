@@ -49,3 +49,13 @@ def test_a_leader_without_workers_says_so_and_one_that_stands_by_does_not() -> N
     room.join("worker")
     room.let_pass(WAIT_US / 1e6 * 3)
     assert room.noted == [(leader, NO_WORKER)]
+
+
+def test_who_is_missed_when_the_clock_is_set_back_is_missed_from_then_on() -> None:
+    """Else nothing would be said before the clock has caught up, which may take hours."""
+    missing, said = Missing("nobody"), list[str]()
+    for now in (100 * WAIT_US, 0, WAIT_US - 1):
+        missing.look(True, now, said.append)
+    assert said == []
+    missing.look(True, WAIT_US, said.append)
+    assert said == ["nobody"]

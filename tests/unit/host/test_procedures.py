@@ -78,3 +78,22 @@ def test_a_host_is_idle_when_all_wait_for_time_only() -> None:
     assert not asked.procedures.idle()
     asked.procedures.answered(asked.asks[1].token, {})
     assert asked.procedures.idle()
+
+
+def test_a_procedure_that_is_abandoned_ends_at_once_whoever_still_has_it_and_the_others_go_on() -> None:
+    asked = Asked()
+
+    def tidy() -> Steps:
+        try:
+            asked.told.append((yield ReadWatermarks()))
+        finally:
+            asked.told.append("tidied")
+
+    steps = tidy()
+    asked.procedures.start(steps)
+    asked.procedures.start(asked.two_questions())
+    asked.procedures.abandon(steps)
+    assert asked.told == ["tidied"]
+    for ask in [*asked.asks]:
+        asked.procedures.answered(ask.token, ask.token)
+    assert asked.told == ["tidied", asked.asks[1].token], "the answer to nobody is dropped"

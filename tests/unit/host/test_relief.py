@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millwheel import limits
 from millwheel.cluster import MapOrder, PlacedInterval
 from millwheel.host.messages import IntervalLoad
@@ -113,3 +115,24 @@ def test_an_interval_is_split_for_a_worker_that_has_none() -> None:
     for _ in range(limits.LOAD_REPORTS):
         cluster.report(median="m")
     assert cluster.propose() == MapOrder("split", (IntervalId(1),), split_keys=("m",))
+
+
+def test_what_is_moved_halves_what_lies_between_two_workers_and_not_their_sum() -> None:
+    cluster = Cluster(w1={1: 700, 2: 200}, w2={4: 500})
+    for _ in range(limits.LOAD_REPORTS):
+        cluster.report()
+    assert cluster.propose() == MapOrder("move", (IntervalId(2),), to="w2")
+
+
+@pytest.mark.parametrize("median", ["b", "g", "m"])
+def test_an_interval_is_not_split_at_a_key_that_it_does_not_have_any_more(median: str) -> None:
+    """The report may be of the time before it was split: the order would be refused, and others would wait for it."""
+    cluster = Cluster(w1={1: 950}, w2={4: 50})
+    one = IntervalId(1)
+    cluster.intervals[one] = PlacedInterval(one, "c", "b", "g", 1, Sequencer(2))
+    for _ in range(limits.LOAD_REPORTS):
+        cluster.report(median)
+    assert cluster.propose() is None
+    for _ in range(limits.LOAD_REPORTS):
+        cluster.report("d")
+    assert cluster.propose(limits.LOAD_REST_US) == MapOrder("split", (one,), split_keys=("d",))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from millwheel.core.authority import Authority
 from millwheel.host.messages import (
     Claimed,
@@ -25,9 +27,9 @@ from millwheel.ids import IntervalId, Sequencer
 SENDERS = {"a": ("source:s",), "b": ("a",)}
 
 
-def told(messages: list[Message]) -> Authority:
+def told(messages: list[Message], authority: Authority | None = None) -> Authority:
     """An authority that has heard these."""
-    authority = Authority(SENDERS, {})
+    authority = authority or Authority(SENDERS, {})
     for message in messages:
         match message:
             case Claimed(intervals):
@@ -127,3 +129,36 @@ def test_what_another_worker_speaks_for_is_not_told_again() -> None:
         restated.note(message)
     restated.forget("a", one)
     assert restated.all() == [Claimed(())]
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_who_has_missed_that_a_partition_has_ended_hears_of_it_with_all_the_rest(left: int) -> None:
+    """It would wait for the partition for ever; also if that was the last one of its source."""
+    restated, here = Restated(), ("source:s", IntervalId(4), Sequencer(1))
+    others = [("source:s", IntervalId(5), Sequencer(1))] * left
+    claimed = Claimed((here, *others))
+    authority = told([claimed])
+    restated.note(claimed)
+    restated.note(Concluded("source:s", IntervalId(4)))
+    told(restated.all(), authority)
+    assert {*authority.intervals("source:s")} == {interval for _, interval, _ in others}
+
+
+def test_when_a_source_goes_to_another_worker_all_of_it_is_forgotten_and_nothing_else() -> None:
+    """Else a controller would hear of a partition from two, or of an interval from nobody."""
+    restated = Restated()
+    kept: list[Message] = [
+        Claimed((("a", IntervalId(1), Sequencer(7)), ("source:other", IntervalId(6), Sequencer(7)))),
+        WatermarkReport("a", IntervalId(1), 5, Sequencer(7)),
+        SourceBound("source:other", 9),
+    ]
+    gone: list[Message] = [
+        Claimed((("source:s", IntervalId(4), Sequencer(7)), ("source:s", IntervalId(5), Sequencer(7)))),
+        WatermarkReport("source:s", IntervalId(4), 5, Sequencer(7)),
+        Excused("source:s", IntervalId(5)),
+        SourceBound("source:s", 9),
+    ]
+    for message in kept + gone:
+        restated.note(message)
+    restated.forget_source("source:s")
+    assert restated.all() == [Open("source:other", (IntervalId(6),)), *kept]

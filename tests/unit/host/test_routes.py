@@ -6,6 +6,7 @@ import msgspec
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, subscribe
 from millwheel.bundles import Bundle, HoldWrites, RecoveredInterval, TimerWrites
+from millwheel.cluster import Senders
 from millwheel.host.routes import Routes
 from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.model import MIN_TIME
@@ -123,3 +124,18 @@ def test_what_has_ended_is_expected_no_more_and_its_copies_are_none_that_the_nex
     assert routes.live == {other}
     routes.ended(ended)
     assert routes.live == {other}
+
+
+def test_an_owner_may_send_on_outputs_of_its_computation_and_an_earlier_one_on_what_it_has_left() -> None:
+    """On a channel that is not known to live, records are taken for copies: they would be lost."""
+    graph = pipeline([longer]).graph()
+    routes = Routes(graph)
+    opened = run(MemoryStore().open_pipeline(graph.shape()))
+    rows = {row.computation: row.id for row in routes.open(opened)}
+    (of_longer,) = (opened.subscriptions[s.name] for s in graph.subscriptions("longer"))
+    owners = ((rows["First"], Sequencer(7)), (rows["Second"], Sequencer(8)), (IntervalId(99), Sequencer(9)))
+    left = (of_longer, ProducerId(3))
+    partition = SourcePosition("p", IntervalId(9), ProducerId(41), 0, False, b"")
+    living = routes.living(Senders(owners, (left,)), [("more", partition)])
+    assert living == {(of_longer, ProducerId(7)), left, (of_longer, ProducerId(41))}
+    assert routes.live == set(), "whoever asks decides what to do with it"

@@ -41,6 +41,8 @@ def test_what_an_unknown_producer_sends_waits_until_the_store_says_who_it_is(han
     hand.now += limits.RECEIPT_REST_US
     hand.give(he.TurnEnded())
     assert {*hand.ran} == ({ONE} if sends else set())
+    expected = (number, ProducerId(producer)) in hand.worker.routes.live
+    assert expected == sends, "the next core here would take copies of one that has ended for new records"
     first = (producer << 32) + 1
     acked = [first, first + 1, first + 2] if sends else []  # nobody waits for the others but who was superseded
     assert [receipt.number for receipt in hand.of(Receipt)] == acked, "those behind it, too"

@@ -38,3 +38,8 @@ def test_rows_of_a_partition_that_is_gone_stay_and_the_next_member_has_the_same_
         actors.add_up()
         actors.add_up()
     assert tally.by_source == {"source:s": RowCounts(7, 3, {"no key": 3})}
+
+
+def test_who_has_done_nothing_has_counted_nothing() -> None:
+    tally = Tally()
+    assert (tally.by_source, tally.by_computation, tally.commits, tally.commit_us) == ({}, {}, 0, 0)
