@@ -76,6 +76,10 @@ class ClusterHand:
         self.pauses: list[he.Ask] = []
         self.wakes: list[int] = []
         self.ran: list[IntervalId] = []
+        self.reached: dict[str, str] = {}
+        """The hosts to which messages may go, and their addresses."""
+        self.over = False
+        """The worker has ended."""
         self.keep_running = False
         """Hooks do not return."""
 
@@ -98,6 +102,10 @@ class ClusterHand:
                     self.wakes.append(at)
                 case he.Notice(text):
                     self.noted.append(text)
+                case he.Reach(addresses):
+                    self.reached = {**addresses}
+                case he.Ended():
+                    self.over = True
                 case he.Post(posted):
                     self.give(posted)
                 case he.RunHooks() if self.keep_running:

@@ -21,6 +21,7 @@ from millwheel.errors import Fenced
 from millwheel.host import alphabet as he
 from millwheel.host.mapped import MappedOwnership
 from millwheel.host.messages import (
+    Claimed,
     Credit,
     Delivery,
     Disowned,
@@ -83,7 +84,7 @@ def test_the_leader_is_told_that_all_is_done_and_again_after_a_while_because_wor
     )
     version = run(hand.store.cluster_map()).version
     hand.give(he.Received(hand.leader, MapChanged(version + 1)))  # it looks once more, when all that it owns has begun
-    for wait_us, words_now in ((0, 1), (1, 0), (limits.CLUSTER_LOOK_US, 1)):
+    for wait_us, words_now in ((0, 1), (1, 0), (limits.CLUSTER_LOOK_US - 1, 1)):
         hand.now += wait_us
         hand.wakes.clear()
         hand.give(he.Rested())
@@ -277,8 +278,9 @@ def test_no_core_is_made_twice_under_one_sequencer(hand: ClusterHand, restarted:
     hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked=False)))
     assert hand.of(HandedOver) == [HandedOver((ONE,), ())]
     assert hand.owned() == set()
-    hand.give(he.Received(hand.leader, MapChanged(99)))
-    assert hand.owned() == set(), "the leader has its time to place it elsewhere"
+    for _ in range(3):
+        hand.give(he.Received(hand.leader, MapChanged(99)))
+        assert hand.owned() == set(), "the leader has its time to place it elsewhere"
     hand.now += limits.HAND_OVER_LIMIT_US
     hand.give(he.Received(hand.leader, MapChanged(99)))
     assert hand.worker.actors.all[ONE].sequencer > first
@@ -347,7 +349,8 @@ def test_the_last_words_are_about_all_that_is_let_go(hand: ClusterHand) -> None:
     hand.give(he.Received(hand.leader, HandOver((ONE, TWO), (), acked=False)))
     (last_words,), hand.held, hand.waiting = hand.waiting, None, []
     assert isinstance(last_words.wish, WriteMarks)
-    assert {write.interval for write in last_words.wish.writes} == {ONE, TWO}
+    orderly = {(write.interval, write.mark, write.ends) for write in last_words.wish.writes}
+    assert orderly == {(ONE, b"", 0), (TWO, b"", 0)}, "nothing is under suspicion, and no end was unclean"
     hand.answer(last_words)
     assert hand.of(HandedOver) == [HandedOver((ONE, TWO), ())]
 
@@ -572,7 +575,10 @@ def test_a_source_that_another_worker_has_got_meanwhile_is_taken_again_when_it_c
     assert [ask for ask in hand.asked if isinstance(ask, TakePartitions)]
 
 
-def test_the_leader_is_told_how_long_hooks_have_taken(hand: ClusterHand) -> None:
+def test_the_leader_is_told_how_long_hooks_have_taken_and_of_a_key_in_the_middle(
+    hand: ClusterHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LOAD_SAMPLE_KEYS", 4)  # one is enough
     hand.place(ONE, owner=hand.mine)
     hand.give(he.Received(hand.leader, Led(hand.epoch)))
     hand.give(he.TurnEnded())
@@ -583,7 +589,8 @@ def test_the_leader_is_told_how_long_hooks_have_taken(hand: ClusterHand) -> None
     hand.now += limits.LOAD_EVERY_US - limits.HAND_OVER_LOOK_US
     hand.pass_time()
     (report, *_) = hand.of(LoadReport)
-    assert [(load.interval, load.permille) for load in report.loads if load.interval == ONE] == [(ONE, 500)]
+    told = [(load.interval, load.permille, load.median) for load in report.loads if load.interval == ONE]
+    assert told == [(ONE, 500, "k")], "it would be split at the key in the middle"
 
 
 def begun(hand: ClusterHand) -> None:
@@ -666,15 +673,17 @@ def relayed(listed: bool) -> Pipeline:
     return pipeline
 
 
-def left_over(hand: ClusterHand, interval: IntervalId) -> None:
+def left_over(hand: ClusterHand, interval: IntervalId, elsewhere: bool = False) -> None:
     """The earlier version of a computation has sent to both ends of the keys, and nobody has acked it."""
-    subscription = run(hand.store.open_pipeline(relayed(True).graph().shape())).subscriptions["last<sums"]
+    numbers = run(hand.store.open_pipeline(relayed(True).graph().shape())).subscriptions
+    subscription = numbers["last<sums"]
     hand.place(interval, owner=hand.other)
     (placed,) = [placed for placed in run(hand.store.cluster_map()).intervals if placed.id == interval]
     producer = ProducerId(placed.sequencer)
     made = Produced(subscription, producer, SequenceNumber(0), ["a", "z"], [b"v", b"v"], [7, 7])
+    other = Produced(numbers["first<words"], producer, SequenceNumber(0), ["a"], [b"v"], [7])
     image = Checkpoint(
-        format=CHECKPOINT_FORMAT, shape="", epoch=0, ids=[], produced=[made], acked=[], state=StateWrites(),
+        format=CHECKPOINT_FORMAT, shape="", epoch=0, ids=[], produced=[made, *([other] if elsewhere else [])], acked=[], state=StateWrites(),
         timers=TimerWrites(), holds=HoldWrites(), sinks=[], quarantined=[],
     )  # fmt: skip
     assert run(hand.store.commit([LogWrite(interval, placed.sequencer, Seq(1), 0, encode_checkpoint(image))]))
@@ -696,7 +705,7 @@ def deliveries(hand: ClusterHand) -> dict[IntervalId, list[str]]:
 def test_what_an_earlier_version_has_left_on_a_stream_is_grouped_anew_too_when_its_receiver_is_split() -> None:
     hand = ClusterHand(relayed(False))
     first, last = sorted(i.id for i in run(hand.store.cluster_map()).intervals)
-    left_over(hand, first)
+    left_over(hand, first, elsewhere=True)
     run(hand.store.open_pipeline(relayed(False).graph().shape()))
     hand.give(he.Started())
     hand.place(first, owner=hand.mine)
@@ -736,3 +745,145 @@ def test_an_interval_that_is_going_to_be_split_is_kept_until_all_that_it_has_sen
         for _ in range(20):
             hand.pass_time()
         assert hand.of(HandedOver) == [HandedOver((first,), ())]
+
+
+def test_messages_may_go_to_all_who_live_also_to_controllers_that_stand_by(hand: ClusterHand) -> None:
+    """Whoever leads next finds its channel open."""
+    standby = run(hand.store.join("standby", "controller", "here:4", LEASE_US, b"4")).incarnation
+    hand.give(he.Received(hand.leader, MapChanged(98)))
+    there = {hand.leader: "here:3", f"c{standby}": "here:4"}
+    assert hand.reached == {f"w{hand.other}": "here:other", **there}
+    run(hand.store.leave(hand.other))
+    hand.give(he.Received(hand.leader, MapChanged(99)))
+    assert hand.reached == there
+
+
+def test_whoever_leads_by_the_map_hears_of_all_that_is_served_here_once_and_the_next_leader_too(
+    hand: ClusterHand,
+) -> None:
+    """Else the watermark would pass an interval of which it does not know."""
+    assert hand.worker.controller == hand.leader
+    hand.place(ONE, owner=hand.mine)
+    claim = ("keep", ONE, hand.worker.actors.all[ONE].sequencer)
+    assert [told.intervals for told in hand.of(Claimed) if told.intervals] == [(claim,)]
+    hand.give(he.Received(hand.leader, MapChanged(99)))
+    assert hand.of(Claimed) == [], "it is the same leader"
+    standby = run(hand.store.join("standby", "controller", "here:4", LEASE_US, b"4")).incarnation
+    run(hand.store.leave(hand.led.incarnation))
+    assert run(hand.store.lead(standby, LEASE_US))
+    hand.told.clear()
+    hand.give(he.Received(hand.leader, MapChanged(99)))
+    assert hand.worker.controller == f"c{standby}"
+    assert [(peer, message) for peer, message in hand.told if isinstance(message, Claimed)] == [
+        (f"c{standby}", Claimed((claim,)))
+    ]
+
+
+def test_an_interval_that_was_lost_and_is_placed_here_again_is_taken_at_once(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    before = hand.worker.actors.all[ONE].sequencer
+    hand.decide(ONE, owner=hand.other)
+    hand.decide(ONE, owner=hand.mine)  # and nobody has said so
+    hand.give(he.Told(ONE, before, ev.WriteFenced()))
+    assert hand.worker.actors.all[ONE].sequencer > before
+
+
+def test_an_interval_that_is_lost_while_it_is_asked_for_is_let_go_without_last_words(hand: ClusterHand) -> None:
+    hand.place(ONE, TWO, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.held = ReadMap
+    hand.decide(ONE, owner=hand.other)
+    hand.give(he.Told(ONE, hand.worker.actors.all[ONE].sequencer, ev.WriteFenced()))
+    hand.asked.clear()
+    hand.give(he.Received(hand.leader, HandOver((ONE, TWO), (), acked=False)))
+    (last_words,) = [ask for ask in hand.asked if isinstance(ask, WriteMarks)]
+    assert [write.interval for write in last_words.writes] == [TWO]
+    assert hand.of(HandedOver) == [HandedOver((ONE, TWO), ())]
+
+
+def test_what_is_here_by_the_map_that_was_read_is_let_go_without_a_look_at_it(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.asked.clear()
+    hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked=False)))
+    assert hand.of(HandedOver) == [HandedOver((ONE,), ())]
+    assert not [ask for ask in hand.asked if isinstance(ask, ReadMap)]
+
+
+def test_a_source_that_is_being_handed_over_is_not_said_to_be_gone(
+    hand: ClusterHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be read by two."""
+    place_source(hand, hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    with monkeypatch.context() as under_way:
+        under_way.setattr(MappedOwnership, "_busy", lambda own, intervals, sources, acked: bool(sources))
+        for _ in range(2):
+            hand.give(he.Received(hand.leader, HandOver((), ("text",), acked=False)))
+        assert hand.of(HandedOver) == [HandedOver((), ())]
+    hand.pauses = [ask for ask in hand.pauses if isinstance(ask.wish, he.Pause)]  # the search goes on
+    hand.pass_time()
+    assert hand.of(HandedOver) == [HandedOver((), ("text",))]
+
+
+def test_a_worker_ends_at_once_when_the_run_was_stopped_before_its_end(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.keep_running = True
+    hand.deliver(hand.worker.actors.all[ONE].sequencer + 1, f"w{hand.other}")
+    hand.give(he.Received(hand.leader, RunEnded(RunEnding(stopped="too many rows were rejected"))))
+    assert (hand.over, hand.worker.stopped) == (True, "too many rows were rejected")
+
+
+def test_a_worker_that_leaves_takes_nothing_in_any_more_and_waits_for_what_runs(hand: ClusterHand) -> None:
+    """What it would take in could keep it there for ever."""
+    hand.place(ONE, TWO, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.keep_running = True
+    sequencer = hand.worker.actors.all[ONE].sequencer
+    hand.deliver(sequencer + 1, f"w{hand.other}")
+    hand.give(he.Received(hand.leader, RunEnded(RunEnding())))
+    assert hand.worker.closed == {ONE, TWO}
+    for sequence in (1, 2, 3):
+        hand.deliver(sequencer + 1, f"w{hand.other}", sequence)
+        hand.pass_time()
+    assert (hand.owned(), hand.over) == ({ONE, TWO}, False)
+    hand.keep_running = False
+    hand.give(he.Returned(ONE, sequencer, InvocationOutcome(processed=1), 0))
+    for _ in range(20):
+        hand.pass_time()
+    assert (hand.ran, hand.over) == ([], True)
+    assert not any(member.alive for member in run(hand.store.cluster_map()).members if member.name == "mine")
+
+
+def test_a_worker_that_has_let_go_of_all_is_done_as_soon_as_that_is_another_workers(hand: ClusterHand) -> None:
+    """Until then the map gives it something that it does not serve.  A run would never end that has moved anything."""
+    hand.place(ONE, owner=hand.mine)
+    place_source(hand, hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.give(he.Received(hand.leader, HandOver((ONE,), ("text",), acked=False)))
+    assert hand.of(HandedOver) == [HandedOver((ONE,), ("text",))]
+    hand.place(ONE, owner=hand.other)
+    assert not ownership_of(hand).served()
+    place_source(hand, hand.other)
+    assert ownership_of(hand).served()
+
+
+def test_a_split_disturbs_who_sends_to_it_and_nobody_else() -> None:
+    """Whoever sends to it groups anew what is unacked, also if it sends elsewhere too; a source begins anew for that."""
+    hand = ClusterHand(relayed(True))
+    hand.give(he.Started())
+    first, last = sorted(i.id for i in run(hand.store.cluster_map()).intervals)
+    hand.place(first, owner=hand.mine)
+    version = run(hand.store.cluster_map()).version
+    owners = {"text": hand.mine, "more": hand.mine}
+    assert run(hand.store.place(Placement(hand.epoch, version, {}, owners)))
+    hand.give(he.Received(hand.leader, MapChanged(98)))
+    before, sequencer = {**ownership_of(hand)._sources}, hand.worker.actors.all[first].sequencer
+    version = run(hand.store.cluster_map()).version
+    assert run(hand.store.reshape(Reshaping(hand.epoch, version, (last,), ("m",))))
+    hand.give(he.Received(hand.leader, MapChanged(99)))
+    after = ownership_of(hand)._sources
+    assert after["text"] is before["text"]
+    assert after["more"] is not before["more"]
+    assert hand.worker.actors.all[first].sequencer > sequencer
