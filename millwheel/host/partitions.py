@@ -165,9 +165,10 @@ class Partitions:
             self._owner.inform(Open(f"source:{name}", tuple(position.interval for position in begun)))
             exhausted = yield from self._discover_in(name, tuple(begun))
             yield from self._settle_missing([name])
+            began = self._owner.now  # the first search has opened much, and says little about the next one
             while not exhausted:
-                began = self._owner.now
                 yield Pause(max(limits.DISCOVER_DELAY_US, limits.DISCOVER_REST * (self._owner.now - began)))
+                began = self._owner.now
                 exhausted = yield from self._discover_in(name, None)
             self._note_exhausted(name, True)
         except SourceLost:

@@ -681,9 +681,9 @@ def left_over(hand: ClusterHand, interval: IntervalId, elsewhere: bool = False) 
     (placed,) = [placed for placed in run(hand.store.cluster_map()).intervals if placed.id == interval]
     producer = ProducerId(placed.sequencer)
     made = Produced(subscription, producer, SequenceNumber(0), ["a", "z"], [b"v", b"v"], [7, 7])
-    other = Produced(numbers["first<words"], producer, SequenceNumber(0), ["a"], [b"v"], [7])
+    other = [Produced(numbers["first<words"], producer, SequenceNumber(0), ["a"], [b"v"], [7])] if elsewhere else []
     image = Checkpoint(
-        format=CHECKPOINT_FORMAT, shape="", epoch=0, ids=[], produced=[made, *([other] if elsewhere else [])], acked=[], state=StateWrites(),
+        format=CHECKPOINT_FORMAT, shape="", epoch=0, ids=[], produced=[made, *other], acked=[], state=StateWrites(),
         timers=TimerWrites(), holds=HoldWrites(), sinks=[], quarantined=[],
     )  # fmt: skip
     assert run(hand.store.commit([LogWrite(interval, placed.sequencer, Seq(1), 0, encode_checkpoint(image))]))
@@ -887,3 +887,51 @@ def test_a_split_disturbs_who_sends_to_it_and_nobody_else() -> None:
     assert after["text"] is before["text"]
     assert after["more"] is not before["more"]
     assert hand.worker.actors.all[first].sequencer > sequencer
+
+
+def test_a_source_that_this_worker_has_read_to_its_end_is_complete_and_the_search_of_another_one_goes_on(
+    hand: ClusterHand,
+) -> None:
+    """Else the run would never end."""
+    run(hand.store.open_source("text", {"rows": b""}))
+    place_source(hand, hand.mine)
+    assert not hand.worker.partitions.complete
+    found_partition(hand)
+    begun(hand)
+    assert hand.worker.partitions.complete
+
+
+@pytest.mark.parametrize("took_us", [0, 60_000_000])
+def test_a_search_is_repeated_after_a_while_and_after_a_longer_one_if_it_takes_long(
+    hand: ClusterHand, took_us: int
+) -> None:
+    """A search that took a minute was repeated after a second, for ever: nothing had been measured but the pause's begin."""
+    place_source(hand, hand.mine)
+    for took in (0, took_us, took_us):
+        (search,) = [ask for ask in hand.pauses if isinstance(ask.wish, he.Discover)]
+        hand.pauses = []
+        hand.now += took
+        hand.give(he.Answered(search.token, he.Discovery((), False, 5, hand.now)))
+        (pause,) = [ask for ask in hand.pauses if isinstance(ask.wish, he.Pause)]
+        assert isinstance(pause.wish, he.Pause)
+        assert pause.wish.delay_us == max(limits.DISCOVER_DELAY_US, limits.DISCOVER_REST * took)
+        hand.now += pause.wish.delay_us
+        hand.give(he.Answered(pause.token, None))
+    assert not hand.worker.partitions.complete
+
+
+def test_a_source_is_let_go_when_what_was_read_of_it_is_acked_and_another_one_does_not_matter() -> None:
+    """Its next owner would read again what is under way: with a position that is behind, it comes twice."""
+    hand = ClusterHand(relayed(True))
+    hand.give(he.Started())
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    run(hand.store.open_source("text", {"rows": b""}))
+    place_source(hand, hand.mine)
+    found_partition(hand)
+    begun(hand)
+    ((_, core),) = hand.worker.actors.partitions()
+    core.settled = lambda: False  # type: ignore[method-assign]
+    assert ownership_of(hand)._busy([], ["text"], False)
+    assert not ownership_of(hand)._busy([], ["more"], False)
+    del core.settled
+    assert not ownership_of(hand)._busy([], ["text"], False)
