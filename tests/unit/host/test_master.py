@@ -470,3 +470,14 @@ def test_what_is_on_its_way_to_a_third_one_does_not_count_as_what_the_second_one
     view = MapView(ClusterMap(1, None, members, tuple(placed), ()))
     assert view.spare(1, 2, {IntervalId(1): Move(1, 3, 0)}) == 2
     assert view.spare(1, 2, {IntervalId(1): Move(1, 2, 0)}) == 4, "the second one gets one of these already"
+
+
+def test_what_its_owner_has_let_go_of_is_split_although_its_time_is_over_by_then() -> None:
+    hand = Hand(1, 1)
+    hand.settle()
+    hand.master.ordered({4: MapOrder("split", ids(1), split_keys=("g",))})
+    asked = hand.decide()
+    assert asked is not None
+    hand.carry_out(asked)
+    hand.now += limits.HAND_OVER_LIMIT_US
+    assert hand.decide() == Assign({IntervalId(1): None}, {})

@@ -11,6 +11,7 @@ from millwheel.host import alphabet as he
 from millwheel.host.messages import Delivery, WatermarksRaised
 from millwheel.host.over import Tolerance, too_much
 from millwheel.model import MAX_TIME
+from tests.unit.host.test_actors import partition
 from tests.unit.host.test_worker import Hand, bundle, started
 
 
@@ -56,7 +57,9 @@ def test_a_run_is_over_when_all_of_it_is() -> None:
     assert consumed().worker.finished()
 
 
-@pytest.mark.parametrize("lacks", ["serving", "partitions", "watermark", "watermark of the source", "restart"])
+@pytest.mark.parametrize(
+    "lacks", ["serving", "partitions", "watermark", "watermark of the source", "restart", "partition"]
+)
 def test_a_run_is_not_over_while_anything_is_left(lacks: str) -> None:
     worker = consumed().worker
     match lacks:
@@ -68,6 +71,10 @@ def test_a_run_is_not_over_while_anything_is_left(lacks: str) -> None:
             worker.values["Keep"] = MAX_TIME - 1
         case "watermark of the source":
             worker.values["source:text"] = MAX_TIME - 1
+        case "partition":
+            other = partition(77, 1)
+            other.core.quiet = lambda: False  # type: ignore[method-assign]
+            worker.actors.put(other)
         case _:
             worker.restarts.under_way.add(next(iter(worker.actors.all)))
     assert not worker.finished()

@@ -20,11 +20,14 @@ from millwheel.host.messages import (
     Credit,
     Delivery,
     Excused,
+    Expected,
     Hello,
     Receipt,
     SourceBound,
     WatermarkReport,
+    WatermarksRaised,
 )
+from millwheel.host.requests import AdvancePositions
 from millwheel.host.skews import Skews
 from millwheel.ids import IntervalId, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.limits import ANNOUNCED_REST_US, POLL_DELAY_US
@@ -359,11 +362,14 @@ def test_what_is_sent_again_after_a_hello_counts_against_the_credit_that_begins_
 def test_a_partition_is_forgotten_when_its_end_is_durable_and_everybody_has_acked_it() -> None:
     hand, position, effects = serving()
     hand.posts = True
+    source: Any = hand.worker.graph.sources["text"].source
+    source.signs = lambda end: [b"%r of %r" % (end.finished, end.partition.encode())]
     (read,) = reads(effects)
     hand.give(he.RowsArrived(read.interval, read.sequencer, rows(position, finished=True), 0))
     hand.give(he.TurnEnded())
     (stored,) = run(hand.store.find_partitions("text", [], ["a"]))
     assert stored.finished
+    assert run(hand.store.unknown_signs("text", [b"True of b'a'", b"False of b'a'"])) == {b"False of b'a'"}
     (told,) = hand.of(Delivery)
     for _ in range(2):
         hand.give(he.TurnEnded())
@@ -409,10 +415,13 @@ def test_the_watermark_of_an_ordered_source_follows_the_partition_whose_turn_it_
     assert watermarks(hand, authority) == {"source:text": 50}
     actor = hand.worker.actors.all[first.interval]
     hand.worker.partitions.read(actor, 10)
-    hand.give(he.RowsArrived(first.interval, actor.sequencer, rows(first, finished=True), 0))
+    given = hand.give(he.RowsArrived(first.interval, actor.sequencer, rows(first, finished=True), 0))
     assert not getattr(hand.worker.actors.all[second.interval].core, "paused", True)
     claimed = [interval for claim in hand.of(Claimed) for _, interval, _ in claim.intervals]
     assert claimed == [second.interval], "from now on the watermark waits for it"
+    told = [post.event for post in given if isinstance(post, he.Post)]
+    following = [read.interval for event in told for read in reads(hand.give(event))]
+    assert following == [second.interval], "at once, and not at the next look"
 
 
 def test_rows_of_another_owner_are_not_taken() -> None:
@@ -495,3 +504,62 @@ def test_a_partition_that_is_just_at_the_watermark_is_said_to_hold_it() -> None:
     ((_, core),) = hand.worker.actors.partitions()
     hand.worker.values["source:text"] = core.reported
     assert hand.worker.partitions._why("text").startswith(f"{position.partition} may still give a row")
+
+
+def waiting_partition() -> tuple[Hand, list[he.HostEffect]]:
+    """A worker that is pressed, with a partition that could be read otherwise."""
+    hand = begun("a")
+    hand.give(he.Started())
+    answer(hand, he.Discover, found("a"))
+    opened(hand)
+    hand.worker.epochs.pressed = True
+    for kind in (Hello, Credit):
+        for message in hand.of(kind):
+            assert not reads(hand.give(he.Received("worker", message)))
+    return hand, hand.worker._out
+
+
+def test_what_had_to_wait_for_the_end_of_an_epoch_is_read_after_it() -> None:
+    hand, _ = waiting_partition()
+    hand.worker.epochs.pressed = False
+    hand.worker.partitions.go_on()
+    assert len(reads(hand.worker._out)) == 1
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_what_was_too_far_ahead_is_read_as_soon_as_a_watermark_rises(
+    bound: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a bound nothing waits for that, and nothing is looked at."""
+    monkeypatch.setattr(Skews, "any", lambda self: bound)
+    hand, _ = waiting_partition()
+    hand.worker.epochs.pressed = False
+    raised = WatermarksRaised({"Keep": 5}, {})
+    assert len(reads(hand.give(he.Received("controller", raised)))) == bound
+
+
+def test_positions_are_written_one_batch_after_the_other() -> None:
+    """Two at once could come in either order, and the older one would stay."""
+    hand, _, _ = serving()
+    hand._later = AdvancePositions
+    ((actor, _),) = hand.worker.actors.partitions()
+    for position in (5, 6, 7):
+        hand.worker.partitions.advance(actor, ev.Advance(position, b"", False))
+        hand.give(he.TurnEnded())
+    for positions in ([5], [6, 7]):
+        batch = answer(hand, AdvancePositions, {actor.interval})
+        assert [write.position for write in batch.writes] == positions
+
+
+def test_receivers_expect_a_partition_that_was_begun_earlier_and_that_they_have_not_heard_of() -> None:
+    """Else they would take its rows for copies."""
+    hand = begun("a")
+    hand.give(he.Started())
+    hand.worker.routes.live.clear()
+    answer(hand, he.Discover, found("a", "b"))
+    stored = run(hand.store.source_partitions("text"))
+    (number,) = hand.worker.routes.subscriptions.values()
+    channels = {(number, position.producer) for position in stored}
+    assert len(channels) == 2
+    assert hand.worker.routes.live == channels
+    assert [told.channels for told in hand.of(Expected)] == [(channel,) for channel in sorted(channels)]

@@ -10,7 +10,9 @@ from millwheel.core.authority import Authority
 from millwheel.host.messages import (
     Claimed,
     Concluded,
+    EpochBased,
     EpochOpened,
+    EpochWanted,
     Excused,
     ImageWritten,
     IntervalSettled,
@@ -162,3 +164,12 @@ def test_when_a_source_goes_to_another_worker_all_of_it_is_forgotten_and_nothing
         restated.note(message)
     restated.forget_source("source:s")
     assert restated.all() == [Open("source:other", (IntervalId(6),)), *kept]
+
+
+def test_what_was_said_of_epochs_is_said_again() -> None:
+    """Else an epoch that is wanted would not begin, or one that has begun would never be declared."""
+    restated = Restated()
+    said: list[Message] = [EpochOpened(5, {}, (), {}), EpochWanted(5), EpochBased(4)]
+    for message in said:
+        restated.note(message)
+    assert restated.all() == [Claimed(()), *said]

@@ -10,7 +10,7 @@ import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Snapshots, Stream, TextCoder, subscribe
 from millwheel.api.snapshots import HaltingSnapshots
-from millwheel.cluster import Placement
+from millwheel.cluster import ClusterMap, Placement
 from millwheel.core.interval import events as ev
 from millwheel.core.source.injector import InjectorCore
 from millwheel.host import alphabet as he
@@ -19,6 +19,7 @@ from millwheel.host.barriers import WentBack
 from millwheel.host.mapped import MappedOwnership
 from millwheel.host.messages import (
     BarriersNamed,
+    Disowned,
     EpochDeclared,
     EpochOpened,
     EpochRefused,
@@ -215,3 +216,64 @@ def test_every_partition_notes_its_position_when_an_epoch_begins(
     monkeypatch.setattr(hand.worker, "handle_core", lambda actor, event: asked.append((actor, event)))
     hand.worker.epochs.begin(1)
     assert (part, ev.BarrierAsked(1)) in asked
+
+
+def test_a_worker_that_is_too_full_to_read_stays_so_in_the_turn_in_which_an_epoch_begins(hand: SnapshotHand) -> None:
+    hand.worker.epochs.pressed = True
+    hand.give(he.Received(hand.leader, EpochStarted(1)))
+    assert hand.of(EpochOpened)
+    assert hand.worker.pressed()
+
+
+def test_barriers_that_are_named_twice_begin_nothing_twice(hand: SnapshotHand, monkeypatch: pytest.MonkeyPatch) -> None:
+    hand.hear(EpochStarted(1))
+    told: list[ev.Event] = []
+    monkeypatch.setattr(hand.worker, "handle_core", lambda actor, event: told.append(event))
+    for _ in range(2):
+        hand.hear(BarriersNamed(1, {IntervalId(77): (TWO,)}))
+    assert told == [ev.EpochBegun(1, set(), set()), ev.EpochBegun(1, {IntervalId(77)}, set())]
+
+
+def test_no_epoch_begins_while_something_that_the_map_gives_to_it_has_no_core(hand: SnapshotHand) -> None:
+    """Rows that others send to it would be in no image, and before the stored positions."""
+    hand.worker.drop(hand.worker.actors.all[ONE])
+    hand.hear(EpochStarted(1))
+    assert hand.of(EpochOpened) == []
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_all_goes_back_when_somebody_has_given_up_a_partition_that_is_read(hand: SnapshotHand, given_up: bool) -> None:
+    """No epoch can be declared with its position."""
+    run(hand.store.open_source("text", {"one": b""}))
+    (position,) = run(hand.store.source_partitions("text"))
+    taken = run(hand.store.take_partitions("text", hand.other, [position.interval]))
+    assert taken is not None
+    sequencer = taken[position.interval]
+    core = InjectorCore(position.interval, position, {}, sequencer)
+    hand.worker.actors.put(Actor(interval=position.interval, sequencer=sequencer, owner="source:text", core=core))
+    if given_up:
+        run(hand.store.take_partitions("text", hand.other, [position.interval]))
+    hand.hear(Disowned(((position.interval, sequencer),)))
+    assert [type(error) for error in hand.failed] == ([WentBack] if given_up else [])
+
+
+def test_a_member_goes_on_after_the_epoch_that_was_declared_when_it_was_given_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hand = SnapshotHand(owns=False)
+    assert hand.worker.label() == 0
+    found = run(hand.store.cluster_map())
+    assert found.leader is not None
+    placement = Placement(found.leader.epoch, found.version, {}, {"text": hand.mine})
+    run(hand.store.place(placement))
+    declared: ClusterMap = msgspec.structs.replace(run(hand.store.cluster_map()), declared=4)
+
+    async def cluster_map() -> ClusterMap:
+        return declared
+
+    monkeypatch.setattr(hand.store, "cluster_map", cluster_map)
+    hand.hear(MapChanged(declared.version))
+    assert hand.worker.label() == 4
+    for epoch in (4, 6, 5):
+        hand.hear(EpochStarted(epoch))
+    assert [opened.epoch for opened in hand.of(EpochOpened)] == [5]

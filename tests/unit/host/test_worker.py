@@ -166,3 +166,16 @@ def test_what_a_void_core_had_submitted_is_not_written() -> None:
     hand.worker._lanes.submit(LogWrite(actor.interval, actor.sequencer, Seq(1), 0, b"x"))
     hand.worker.withdraw(actor)
     assert hand.worker._lanes.idle()
+
+
+def test_a_source_that_was_taken_out_before_its_end_is_named_once_and_one_that_has_ended_is_not() -> None:
+    """Nothing else says why the watermarks stand."""
+    hand, _ = started()
+    hand.worker.routes.left_out = {"old": "words", "ended": "words"}
+    for at in (1_000_000, 2_000_000):
+        hand.give(he.Received("controller", WatermarksRaised({"source:old": at, "source:ended": MAX_TIME}, {})))
+    (said,) = [text for text in hand.noted if "is not in this pipeline" in text]
+    assert said.startswith(
+        "source old is not in this pipeline and was not read to its end; what it feeds waits for it at"
+    )
+    assert "1970-01-01T00:00:01" in said
