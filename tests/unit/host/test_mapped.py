@@ -35,6 +35,7 @@ from millwheel.host.messages import (
     Open,
     Receipt,
     RunEnded,
+    WatermarkReport,
     WatermarksRaised,
 )
 from millwheel.host.progress import progress_of
@@ -935,3 +936,62 @@ def test_a_source_is_let_go_when_what_was_read_of_it_is_acked_and_another_one_do
     assert not ownership_of(hand)._busy([], ["more"], False)
     del core.settled
     assert not ownership_of(hand)._busy([], ["text"], False)
+
+
+def test_receipts_that_wait_for_others_are_said_when_their_interval_goes(hand: ClusterHand) -> None:
+    """The worker may leave before their time has come, and the sender would send all of it again."""
+    hand.place(ONE, owner=hand.mine)
+    hand.deliver(hand.worker.actors.all[ONE].sequencer + 1, f"w{hand.other}")
+    for _ in range(3):
+        hand.give(he.TurnEnded())
+    assert hand.of(Receipt) == []
+    hand.place(ONE, owner=hand.other)
+    assert [said.interval for said in hand.of(Receipt)] == [ONE]
+
+
+@pytest.mark.parametrize("anybodys", [False, True])
+def test_an_interval_that_is_not_its_own_by_now_does_not_begin_anew_for_a_split(anybodys: bool) -> None:
+    """It is let go, and what a restart would store is refused."""
+    hand = ClusterHand(relayed(True))
+    hand.give(he.Started())
+    first, last = sorted(i.id for i in run(hand.store.cluster_map()).intervals)
+    hand.place(first, owner=hand.mine)
+    before = hand.worker.actors.all[first]
+    hand.decide(first, owner=hand.other if anybodys else None)
+    version = run(hand.store.cluster_map()).version
+    assert run(hand.store.reshape(Reshaping(hand.epoch, version, (last,), ("m",))))
+    hand.asked.clear()
+    hand.give(he.Received(hand.leader, MapChanged(99)))
+    assert (before.core.halted, hand.owned(), hand.worker.restarts.under_way) == (True, set(), set())
+    assert not [ask for ask in hand.asked if isinstance(ask, Reacquire)]
+
+
+def test_a_worker_that_leaves_takes_nothing_although_the_leader_asks_for_something(hand: ClusterHand) -> None:
+    """The map that it would read for that may give it something, and it would have to begin."""
+    hand.place(TWO, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.held = ReadMap
+    hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked=False)))
+    hand.decide(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, RunEnded(RunEnding())))
+    reading, hand.held, hand.waiting = hand.waiting, None, []
+    for ask in reading:
+        hand.answer(ask)
+    assert ONE not in hand.owned()
+
+
+def test_a_report_is_for_a_leader_that_is_there(hand: ClusterHand) -> None:
+    """Who leads next hears all of them."""
+    hand.place(ONE, owner=hand.mine)
+    hand.worker.obey(None)
+    hand.worker._out.clear()
+    actor = hand.worker.actors.all[ONE]
+    for label, value in ((0, 5), (1, MAX_TIME)):  # the first one has to be said before the second one
+        hand.worker.report(WatermarkReport(actor.owner, ONE, value, actor.sequencer, label))
+    assert not [effect for effect in hand.worker._out if isinstance(effect, he.Tell)]
+    hand.now += limits.REPORT_REST_US
+    hand.give(he.TurnEnded())
+    assert hand.of(WatermarkReport) == []
+    hand.worker.obey(hand.leader)
+    told = [effect for effect in hand.worker._out if isinstance(effect, he.Tell)]
+    assert [tell.message.value for tell in told if isinstance(tell.message, WatermarkReport)] == [MAX_TIME]

@@ -95,3 +95,17 @@ def test_keys_in_quarantine_are_told_also_while_their_interval_begins_anew(hand:
     core.halted = halted  # its next core reads the same keys from the store
     hand.give(he.Received(hand.leader, MapChanged(99)))
     assert hand.of(InQuarantine) == [InQuarantine(hand.mine, {ONE: 1})]
+
+
+def test_the_store_is_told_of_hot_keys_each_time_that_they_change(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    ownership = hand.worker.ownership
+    assert isinstance(ownership, MappedOwnership)
+    hand.give(he.Received(hand.leader, MapChanged(99)))  # loads are measured from now on
+    for key in ("a", "b", "c"):
+        for _ in range(4 * limits.HOT_KEY_BUNDLES):
+            ownership._news.came(ONE, [key] * limits.HOT_KEY_LEAST_RECORDS)
+        hand.now += limits.LOAD_EVERY_US
+        hand.give(he.Received(hand.leader, MapChanged(99)))
+        assert run(hand.store.hot_keys())[0].key == key

@@ -45,3 +45,11 @@ def test_a_partition_is_forgotten_with_the_receipt_of_its_end() -> None:
     origins.note("w1", bundle(2, [], SequenceNumber(MAX_TIME)))
     assert origins.of(IntervalId(7)) == "w1"
     assert origins.of(IntervalId(7)) is None
+
+
+def test_of_two_owners_one_after_the_other_the_later_one_counts() -> None:
+    origins = Origins()
+    for later in (6, 7):
+        origins.note("w2", bundle((later << 32) + 1, sequence_numbers([0])))
+        origins.note("w1", bundle((later - 1 << 32) + 2, sequence_numbers([1])))
+        assert origins.of(IntervalId(7)) == "w2"

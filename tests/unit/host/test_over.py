@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from millwheel import limits
@@ -58,7 +60,7 @@ def test_a_run_is_over_when_all_of_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "lacks", ["serving", "partitions", "watermark", "watermark of the source", "restart", "partition"]
+    "lacks", ["serving", "partitions", "watermark", "watermark of the source", "restart", "partition", "another"]
 )
 def test_a_run_is_not_over_while_anything_is_left(lacks: str) -> None:
     worker = consumed().worker
@@ -71,6 +73,9 @@ def test_a_run_is_not_over_while_anything_is_left(lacks: str) -> None:
             worker.values["Keep"] = MAX_TIME - 1
         case "watermark of the source":
             worker.values["source:text"] = MAX_TIME - 1
+        case "another":
+            computations: Any = worker.graph.computations
+            computations["Another"] = computations["Keep"]
         case "partition":
             other = partition(77, 1)
             other.core.quiet = lambda: False  # type: ignore[method-assign]

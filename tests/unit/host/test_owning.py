@@ -11,7 +11,7 @@ from millwheel.bundles import RecoveredInterval
 from millwheel.errors import Fenced, InvariantError
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Claimed, Disowned, MapChanged, WatermarksRaised
-from millwheel.host.requests import BehindOthers, Recover, StillOwned, StoreCall
+from millwheel.host.requests import BehindOthers, Recover, RewindEpochs, StillOwned, StoreCall
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.testing.world.calls import run
 from tests.unit.host.test_worker import Hand, started
@@ -155,3 +155,17 @@ def test_a_run_in_one_process_hears_nothing_of_a_cluster() -> None:
         hand.give(he.Received("w2", MapChanged(3)))
     with pytest.raises(InvariantError, match="has lost source text"):
         hand.worker.source_lost("text")
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_a_run_that_another_one_has_overtaken_while_it_began_ends_before_it_reads_anything(snapshots: bool) -> None:
+    """Under snapshots all intervals go back together, and the store says that they are another run's."""
+    hand = Hand(RewindEpochs)
+    hand.worker.epochs.enabled = snapshots
+    hand.give(he.Started())
+    asked = [ask for ask in hand.waiting if isinstance(ask.wish, RewindEpochs)]
+    assert len(asked) == snapshots, "without snapshots there is nothing to go back to"
+    assert hand.worker.serving != snapshots
+    for ask in asked:
+        with pytest.raises(Fenced, match="another run owns this pipeline's store now"):
+            hand.give(he.Answered(ask.token, None))

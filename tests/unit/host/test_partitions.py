@@ -27,12 +27,13 @@ from millwheel.host.messages import (
     WatermarkReport,
     WatermarksRaised,
 )
-from millwheel.host.requests import AdvancePositions
+from millwheel.host.requests import AdvancePositions, OpenPartitions
 from millwheel.host.skews import Skews
 from millwheel.ids import IntervalId, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.limits import ANNOUNCED_REST_US, POLL_DELAY_US
 from millwheel.model import MAX_TIME, MIN_TIME, SECOND
 from millwheel.ports import PositionWrite, SourcePosition
+from millwheel.source import Ahead
 from millwheel.testing.world.calls import run
 from millwheel.work import Columns
 from millwheel_injectors import IterableSource
@@ -563,3 +564,52 @@ def test_receivers_expect_a_partition_that_was_begun_earlier_and_that_they_have_
     assert len(channels) == 2
     assert hand.worker.routes.live == channels
     assert [told.channels for told in hand.of(Expected)] == [(channel,) for channel in sorted(channels)]
+
+
+def test_a_replay_begins_when_its_first_search_is_over_if_its_rows_are_known_by_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing else would try again what has waited for the clock."""
+    monkeypatch.setattr(limits, "OPEN_PARTITIONS", 1)
+    monkeypatch.setattr(IterableSource, "pace", 10)
+    hand = begun("a", "b")
+    hand.give(he.Started())
+    read_to_its_end(hand, "b")
+    hand._later = OpenPartitions
+    answer(hand, he.Discover, found("a", "b"))
+
+    def open_next() -> None:
+        (ask,) = [ask for ask in hand.waiting if isinstance(ask.wish, OpenPartitions)]
+        assert isinstance(ask.wish, OpenPartitions)
+        answer(hand, OpenPartitions, run(ask.wish.call(hand.store)))
+
+    open_next()
+    (position,) = opened(hand).values()
+    for hello in hand.of(Hello):
+        hand.give(he.Received("worker", hello))
+    (read,) = [read for credit in hand.of(Credit) for read in reads(hand.give(he.Received("worker", credit)))]
+    first_row = msgspec.structs.replace(rows(position), ahead=Ahead(50, 50, False))
+    assert read_by(hand, read, first_row) == []
+    hand.now += POLL_DELAY_US
+    assert reads(hand.give(he.Tick())) == []
+    asked, perform = list[he.ReadRows](), hand.worker.read
+
+    def note(effect: he.ReadRows) -> None:
+        asked.append(effect)
+        perform(effect)
+
+    monkeypatch.setattr(hand.worker, "read", note)
+    open_next()
+    assert [(read.interval, read.upto) for read in asked] == [(position.interval, 50)]
+
+
+@pytest.mark.parametrize("skewed", [False, True])
+def test_how_far_rows_go_is_measured_at_each_read(skewed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a source with a bound: else one read could go far beyond it."""
+    measured: list[tuple[int, int]] = []
+    monkeypatch.setattr(Skews, "arrived", lambda self, actor, before, count: measured.append((before, count)))
+    monkeypatch.setattr(Skews, "promise", lambda self, actor: 7 if skewed else MIN_TIME)
+    hand, position, effects = serving()
+    (read,) = reads(effects)
+    read_by(hand, read, msgspec.structs.replace(rows(position, 5, 6), rejected=1))
+    assert measured == [(7 if skewed else MIN_TIME, 3)]

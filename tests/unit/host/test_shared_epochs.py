@@ -102,7 +102,7 @@ def hand() -> SnapshotHand:
 def test_an_interval_aligns_when_all_barriers_are_named_and_not_before(hand: SnapshotHand) -> None:
     hand.hear(EpochStarted(1))
     (opened,) = hand.of(EpochOpened)
-    assert opened.owners.keys() == {ONE, TWO}
+    assert (opened.owners.keys(), opened.barriers) == ({ONE, TWO}, {}), "who sends to nobody is not named"
     assert hand.of(ImageWritten) == []
     hand.hear(BarriersNamed(1, {}))
     assert {written.interval for written in hand.of(ImageWritten)} == {ONE, TWO}

@@ -177,3 +177,14 @@ def test_it_is_asked_again_while_the_log_of_an_earlier_owner_is_not_folded(
     del answers[0]
     hand.give(he.Received(hand.leader, MapChanged(99)))
     assert hand.worker.ownership.served()
+
+
+def test_what_waits_for_an_answer_is_dropped_when_its_receiver_is_another_workers_by_then(hand: ClusterHand) -> None:
+    """Its sender keeps it for the next owner.  The worker died of it."""
+    hand.place(ONE, owner=hand.mine)
+    hand.held = ReadSenders
+    hand.deliver(hand.worker.actors.all[ONE].sequencer - 1, f"w{hand.other}")
+    (ask,), hand.held, hand.waiting = hand.waiting, None, []
+    hand.place(ONE, owner=hand.other)
+    hand.answer(ask)
+    assert (hand.ran, hand.of(Receipt)) == ([], [])
