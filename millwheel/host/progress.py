@@ -150,7 +150,10 @@ def _waits_for(worker: WorkerHost) -> str:
         if worker.heard.input_of(name) < MAX_TIME:
             behind = {sender for sender in senders.get(name, ()) if worker.values.get(sender, MIN_TIME) < MAX_TIME}
             left_out = behind & {f"source:{source}" for source in worker.routes.left_out}
-            return f"the {min(left_out).replace(':', ' ')}, which is left out" if behind == left_out else ""
+            # None is behind where only what an earlier version has left on its way is waited for.
+            if not behind or behind != left_out:
+                return ""
+            return f"the {min(left_out).replace(':', ' ')}, which is left out"
         if worker.values.get(name, MIN_TIME) < MAX_TIME:
             held = [blamed for blamed in explain(worker, name) if blamed[1] in ("hold", "quarantine")]
             return f"the {held[0][1]} of {held[0][3]} in {name} at {format_time(held[0][2])}" if held else ""

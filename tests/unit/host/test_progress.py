@@ -9,13 +9,14 @@ import pytest
 from millwheel import Computation, Context, MsgpackCoder, Pipeline, Record, Stream, Timer, ValueCell, subscribe
 from millwheel.cluster import RunEnding
 from millwheel.host import alphabet as he
-from millwheel.host.messages import Led, RunEnded
+from millwheel.host.messages import Led, RunEnded, WatermarksRaised
 from millwheel.host.progress import PartProgress, Progress, progress_of
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
 from tests.unit.host.cluster_hand import ONE, ClusterHand
+from tests.unit.host.test_worker import started
 
 
 @pytest.mark.parametrize(
@@ -97,3 +98,38 @@ def test_a_worker_that_has_heard_how_the_run_ended_tells_of_the_whole_pipeline()
         hand.give(he.Received(hand.leader, RunEnded(ending)))
     after = progress_of(hand.worker)
     assert (after.ending, after.in_quarantine) == (RunEnding(quarantined=3, rejected=2), 3)
+
+
+def test_a_source_that_is_left_out_is_named_when_nothing_else_is_waited_for() -> None:
+    hand, _ = started()
+    hand.worker.routes.left_out = {"old": "words", "older": "words"}
+    values = hand.worker.values
+    for text, old, older, said in (
+        (5, 5, 5, ""),  # there is something to read
+        (MAX_TIME, 5, 5, "the source old, which is left out"),
+        (MAX_TIME, MAX_TIME, 5, "the source older, which is left out"),
+        (MAX_TIME, MAX_TIME, MAX_TIME, ""),  # an earlier version has left something on its way; it was an error
+    ):
+        values.update({"source:text": text, "source:old": old, "source:older": older})
+        assert progress_of(hand.worker).waits_for == said
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("hold", "the hold of key 'k' in Keep at 1970-01-01T00:00:05"),
+        ("quarantine", "the quarantine of"),
+        ("timer", ""),
+    ],
+)
+def test_what_holds_a_computation_whose_inputs_have_ended_is_named_if_nobody_works_on_it(
+    kind: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand, _ = started()
+    hand.give(he.Received("controller", WatermarksRaised({"source:text": MAX_TIME}, {"Keep": MAX_TIME})))
+    ((_, core),) = hand.worker.actors.intervals()
+    monkeypatch.setattr(core, "blame", lambda: [(kind, 5_000_000, "key 'k'")])
+    assert progress_of(hand.worker).waits_for.startswith(said)
+    assert bool(progress_of(hand.worker).waits_for) == bool(said)
+    hand.worker.values["Keep"] = MAX_TIME
+    assert progress_of(hand.worker).waits_for == ""
