@@ -245,6 +245,7 @@ def test_a_new_leader_does_not_split_what_it_has_not_taken_itself() -> None:
         (MapOrder("split", ids(2), split_keys=("c", "bb")), "ascend"),
         (MapOrder("split", ids(2)), "ascend"),
         (MapOrder("split", ids(1, 2), split_keys=("c",)), "a split of one interval"),
+        (MapOrder("spilt", ids(2), split_keys=("c",)), "not 'spilt' of 1 intervals"),
     ],
 )
 def test_an_order_that_cannot_be_carried_out_is_refused_with_a_reason(order: MapOrder, says: str) -> None:

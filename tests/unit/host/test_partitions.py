@@ -14,6 +14,7 @@ from millwheel.core.interval import events as ev
 from millwheel.core.source.row_counts import RowCounts
 from millwheel.errors import SourceError
 from millwheel.host import alphabet as he
+from millwheel.host import partitions
 from millwheel.host.messages import (
     Claimed,
     Concluded,
@@ -414,6 +415,9 @@ def test_the_watermark_of_an_ordered_source_follows_the_partition_whose_turn_it_
             assert read.interval == first.interval, "the other one waits for its turn"
             hand.give(he.RowsArrived(read.interval, read.sequencer, quiet, 0))
     assert watermarks(hand, authority) == {"source:text": 50}
+    (kept,) = hand.worker.partitions.held_by("text")
+    assert kept.interval == first.interval, "and not that whose turn has not come"
+    assert hand.worker.partitions._why("text").startswith("a may still give a row")
     actor = hand.worker.actors.all[first.interval]
     hand.worker.partitions.read(actor, 10)
     given = hand.give(he.RowsArrived(first.interval, actor.sequencer, rows(first, finished=True), 0))
@@ -435,18 +439,18 @@ def test_rows_of_another_owner_are_not_taken() -> None:
 
 def test_what_keeps_a_source_is_a_row_that_nobody_has_acked_or_a_partition_that_may_give_an_old_one() -> None:
     hand, position, effects = serving()
-    partitions, place = hand.worker.partitions, position.interval
-    (kept,) = partitions.held_by("text")
+    parts, place = hand.worker.partitions, position.interval
+    (kept,) = parts.held_by("text")
     assert (kept.name, kept.interval, kept.kind, kept.timestamp) == ("source:text", place, "partition", MIN_TIME)
     assert "a may still give a row as old as that" in kept.detail
     (read,) = reads(effects)
     hand.give(he.RowsArrived(read.interval, read.sequencer, rows(position, 9, 5), 0))
     hand.worker.values["source:text"] = 5
-    (kept,) = partitions.held_by("text")
+    (kept,) = parts.held_by("text")
     assert (kept.interval, kept.kind, kept.timestamp) == (place, "unacked row", 5)
     assert kept.detail.startswith("of a: key 'k1' to interval ")
     hand.worker.values["source:text"] = MAX_TIME
-    assert partitions.held_by("text") == []
+    assert parts.held_by("text") == []
 
 
 def test_a_partition_that_is_gone_keeps_its_source() -> None:
@@ -613,3 +617,29 @@ def test_how_far_rows_go_is_measured_at_each_read(skewed: bool, monkeypatch: pyt
     (read,) = reads(effects)
     read_by(hand, read, msgspec.structs.replace(rows(position, 5, 6), rejected=1))
     assert measured == [(7 if skewed else MIN_TIME, 3)]
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_source_that_is_paused_as_a_whole_is_not_said_to_wait_for_a_partition_of_its_own(
+    paused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand, position, _ = serving()
+    monkeypatch.setattr(Skews, "waits", lambda self, actor, now: paused)
+    monkeypatch.setattr(partitions, "too_far_ahead", lambda graph, values: {"text": "it is paused"})
+    why = hand.worker.partitions._why("text")
+    assert why == "it is paused" if paused else why.startswith(f"{position.partition} may still give a row")
+
+
+def test_what_keeps_a_source_may_be_a_partition_that_is_not_there_yet() -> None:
+    """Those that are there have promised more than the search has."""
+    hand = begun("a")
+    hand.give(he.Started())
+    answer(hand, he.Discover, found("a", complete=False, pending=5))
+    opened(hand)
+    ((actor, core),) = hand.worker.actors.partitions()
+    hand.worker.values["source:text"] = 5
+    for promised, keeps in ((5, actor.interval), (50, 0)):
+        hand.worker.perform(actor, core.handle(ev.RowsRead({}, 0, 0, b"", promised, False, False), 0))
+        (kept,) = hand.worker.partitions.held_by("text")
+        assert (kept.interval, kept.kind) == (keeps, "partition" if keeps else "source")
+        assert hand.worker.partitions._why("text").startswith("a may" if keeps else "a partition that is not there yet")
