@@ -995,3 +995,17 @@ def test_a_report_is_for_a_leader_that_is_there(hand: ClusterHand) -> None:
     hand.worker.obey(hand.leader)
     told = [effect for effect in hand.worker._out if isinstance(effect, he.Tell)]
     assert [tell.message.value for tell in told if isinstance(tell.message, WatermarkReport)] == [MAX_TIME]
+
+
+def test_what_an_interval_has_kept_in_memory_is_for_the_others_as_soon_as_it_is_gone(
+    hand: ClusterHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand.place(ONE, TWO, owner=hand.mine)
+    hand.give(he.TurnEnded())
+    shares = list[int]()
+    monkeypatch.setattr(hand.worker.actors.all[TWO].core, "allow", shares.append)
+    hand.give(he.TurnEnded())
+    assert shares == [], "nobody has come or gone"
+    hand.place(ONE, owner=hand.other)
+    hand.give(he.TurnEnded())
+    assert shares == [hand.worker.shares.whole_bytes]
