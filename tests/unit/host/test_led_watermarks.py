@@ -380,17 +380,20 @@ def test_loops_are_asked_at_once_when_the_map_shows_another_owner_or_an_interval
     assert {(asked.loop, asked.bound) for _, asked in leader.of(RoundAsked)} == {("loop", 40)}
 
 
+@pytest.mark.parametrize("comes", ["joins", "opens a channel"])
 @pytest.mark.parametrize(("every_us", "hearers"), [(0, ["w7", "w8"]), (1_000, ["w7"])])
-def test_a_worker_that_joins_after_another_one_hears_of_all_watermarks_that_are_for_it(
-    every_us: int, hearers: list[str]
+def test_a_worker_that_comes_after_another_one_hears_of_all_watermarks_that_are_for_it(
+    every_us: int, hearers: list[str], comes: str
 ) -> None:
     leader = Leader(every_us)
     leader.knows(**{"source:s": 40})
     for peer in ("w7", "w8"):
-        leader.led.hear(peer, WorkerJoined({"a": ("source:s", "loop"), "b": ("a",)}, {"loop": ("a", "b")}))
-    told = leader.of(WatermarksRaised)
-    assert [peer for peer, _ in told] == hearers
-    assert all(raised.values == {"source:s": 40} for _, raised in told)
+        if comes == "joins":
+            leader.led.hear(peer, WorkerJoined({"a": ("source:s", "loop"), "b": ("a",)}, {"loop": ("a", "b")}))
+        else:
+            leader.led.welcome(peer)
+    told = [(peer, raised.values) for peer, raised in leader.of(WatermarksRaised)]
+    assert told == [(peer, {"source:s": 40}) for peer in hearers]
 
 
 def test_a_later_term_expects_every_interval_anew_and_heeds_nothing_that_was_said_in_an_earlier_one() -> None:
@@ -470,19 +473,6 @@ def test_a_watermark_that_the_store_has_refused_is_told_to_nobody() -> None:
     leader.rest()
     (again,) = [ask.wish for ask in leader.asks if isinstance(ask.wish, PersistLedWatermarks)]
     assert [write.name for write in again.writes] == ["a"], "it is tried again"
-
-
-@pytest.mark.parametrize(("every_us", "hearers"), [(0, ["w7", "w8"]), (1_000, ["w7"])])
-def test_a_worker_whose_channel_opens_hears_of_all_watermarks_that_are_for_it(
-    every_us: int, hearers: list[str]
-) -> None:
-    leader = Leader(every_us)
-    leader.knows(**{"source:s": 40})
-    for peer in ("w7", "w8"):
-        leader.led.welcome(peer)
-    assert [(peer, raised.values) for peer, raised in leader.of(WatermarksRaised)] == [
-        (peer, {"source:s": 40}) for peer in hearers
-    ]
 
 
 def gone_back(leader: Leader) -> ClusterMap:

@@ -90,6 +90,18 @@ def checkpoint(*rows: tuple[str, str, str, bytes | None]) -> Checkpoint:
     )  # fmt: skip
 
 
+def with_a_log() -> Part:
+    """Epoch 4 is declared, and its log of a loop has one record."""
+    part = Part()
+    part.epochs.cut(4, [], part.effects, 0, logs=True)
+    came = BundlePart(SUB, ProducerId(5), SequenceNumber(0), sequence_numbers([9]), ["k"], [b"v"], [1])
+    part.epochs.log(Item(came, ME, 6, 1, 9))
+    part.epochs.logged(part.effects)
+    part.epochs.committed(part.epochs.seq, part.effects)
+    part.epochs.declared(4)
+    return part
+
+
 def test_bundles_and_acks_leave_at_once_under_the_label() -> None:
     part = Part()
     bundle = part.put()
@@ -317,13 +329,7 @@ def test_a_log_waits_for_the_next_cut_which_drops_it() -> None:
 
 def test_the_log_of_a_loop_is_folded_when_the_next_epoch_has_dropped_it_or_when_all_is_wanted_in_the_tables() -> None:
     for wanted in (True, False):
-        part = Part()
-        part.epochs.cut(4, [], part.effects, 0, logs=True)
-        came = BundlePart(SUB, ProducerId(5), SequenceNumber(0), sequence_numbers([9]), ["k"], [b"v"], [1])
-        part.epochs.log(Item(came, ME, 6, 1, 9))
-        part.epochs.logged(part.effects)
-        part.epochs.committed(part.epochs.seq, part.effects)
-        part.epochs.declared(4)
+        part = with_a_log()
         part.epochs.fold(part.effects)
         assert not [effect for effect in part.effects if isinstance(effect, ev.Fold)], (
             "a fold would store what it holds"
@@ -429,13 +435,7 @@ def test_a_long_log_of_a_loop_lets_nothing_more_in(monkeypatch: pytest.MonkeyPat
 
 def test_the_log_of_a_loop_is_folded_when_its_interval_has_rested() -> None:
     """No other epoch may come that drops it."""
-    part, delay = Part(), limits.IDLE_RECORD_DELAY_US
-    part.epochs.cut(4, [], part.effects, 0, logs=True)
-    came = BundlePart(SUB, ProducerId(5), SequenceNumber(0), sequence_numbers([9]), ["k"], [b"v"], [1])
-    part.epochs.log(Item(came, ME, 6, 1, 9))
-    part.epochs.logged(part.effects)
-    part.epochs.committed(part.epochs.seq, part.effects)
-    part.epochs.declared(4)
+    part, delay = with_a_log(), limits.IDLE_RECORD_DELAY_US
     part.epochs.rest(False, part.effects, 0)
     assert part.epochs.alarm() == delay
     part.epochs.rest(False, part.effects, delay)
