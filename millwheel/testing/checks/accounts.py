@@ -90,14 +90,20 @@ class Owned(msgspec.Struct, eq=False):
     """What waited to run when hooks ran last."""
     timer_invocations: int = 0
     """Invocations of timers in a row while that waits."""
+    full: bool = False
+    """The computation had no room for records when hooks ran last."""
 
     def ran_next(self, work: Work, waits: Item | None) -> bool:
         """Hooks run, and `waits` is what runs next; false when timers keep it from that (I18)."""
-        if waits is None or waits is not self.waits:
+        if waits is None or waits is not self.waits or self._waits_for_room():
             self.waits, self.timer_invocations = waits, 0
         elif work.timers and work.suspended is None:
             self.timer_invocations += 1
         return self.timer_invocations <= limits.TIMER_INVOCATIONS
+
+    def _waits_for_room(self) -> bool:
+        """Whether records wait for a wall timer, whose hook says anew whether there is room for them."""
+        return self.full and any(kind == "wall" for settings in self.timers.values() for kind, _ in settings)
 
     # --- hooks --------------------------------------------------------------------------------------------------
 
@@ -160,6 +166,7 @@ class Owned(msgspec.Struct, eq=False):
 
         A zombie, which has no `fail`, may have records that its successor has had.
         """
+        self.full = outcome.full
         self.touched.update((timer.key, None) for timer in work.timers)
         for element in outcome.quarantined:
             if element.is_timer:

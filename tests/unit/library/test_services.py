@@ -148,10 +148,13 @@ def test_each_value_has_one_reply_under_faults() -> None:
 
 
 def test_little_room_changes_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three intervals on one count of what waits: none of them waits for room that only another one could make."""
+    """Three intervals on one count of what waits: none of them waits for room that only another one could make.
+
+    In the last two seeds records wait for room while more timers run than may otherwise go before records.
+    """
     monkeypatch.setattr(services, "SERVICE_WAITING", 2)
     rows = [(Payment(f"p{number}", number), number * SECOND) for number in range(40)]
-    for seed in range(examples(3)):
+    for seed in [*range(examples(3)), 26, 29]:
         pipeline = Pipeline("payments")
         keyed = Flow(pipeline).read(payments).key_by(lambda payment: payment.id[-1], split_keys=["3", "6"])
         keyed.call(Service(partial(Flaky, seed % 3), Score, at_once=0, pause=seconds(0.1))).to(scored)
