@@ -1009,3 +1009,53 @@ def test_what_an_interval_has_kept_in_memory_is_for_the_others_as_soon_as_it_is_
     hand.place(ONE, owner=hand.other)
     hand.give(he.TurnEnded())
     assert shares == [hand.worker.shares.whole_bytes]
+
+
+def test_a_source_whose_rows_are_under_way_is_not_let_go_because_another_one_is_settled() -> None:
+    """Both are asked for together.  The next owner would read again what is under way."""
+    hand = ClusterHand(relayed(True))
+    hand.give(he.Started())
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    run(hand.store.open_source("text", {"rows": b""}))
+    place_source(hand, hand.mine)
+    found_partition(hand)
+    begun(hand)
+    ((_, core),) = hand.worker.actors.partitions()
+    core.settled = lambda: False  # type: ignore[method-assign]
+    assert ownership_of(hand)._busy([], ["text", "more"], False)
+    assert ownership_of(hand)._busy([], ["more", "text"], False)
+
+
+def test_a_worker_that_leaves_does_not_wait_for_acks(hand: ClusterHand) -> None:
+    """Whoever would ack may have left: all that counts was acked before the run was said to be over."""
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    core = hand.worker.actors.all[ONE].core
+
+    def settled(acked: bool = True) -> bool:
+        return not acked
+
+    core.settled = settled  # type: ignore[method-assign]
+    hand.give(he.Received(hand.leader, RunEnded(RunEnding())))
+    for _ in range(20):
+        hand.pass_time()
+    assert hand.over
+
+
+def test_a_change_of_the_map_that_is_told_before_any_map_was_read_is_read() -> None:
+    hand = ClusterHand()
+    hand.held = ReadMap
+    hand.give(he.Started())
+    hand.give(he.Received(hand.leader, MapChanged(1)))
+    reading, hand.held, hand.waiting = [ask for ask in hand.waiting if isinstance(ask.wish, ReadMap)], None, []
+    for ask in reading:
+        hand.answer(ask)
+    hand.place(ONE, owner=hand.mine)
+    assert hand.owned() == {ONE}
+
+
+def test_a_change_of_the_map_that_is_known_by_now_is_not_read_again(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    hand.asked.clear()
+    hand.give(he.Received(hand.leader, MapChanged(run(hand.store.cluster_map()).version)))
+    assert ReadMap() not in hand.asked

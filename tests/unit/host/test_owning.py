@@ -10,11 +10,12 @@ from millwheel import limits
 from millwheel.bundles import RecoveredInterval
 from millwheel.errors import Fenced, InvariantError
 from millwheel.host import alphabet as he
-from millwheel.host.messages import Claimed, Disowned, MapChanged, WatermarksRaised
+from millwheel.host.messages import Claimed, Delivery, Disowned, MapChanged, WatermarksRaised
 from millwheel.host.requests import BehindOthers, Recover, RewindEpochs, StillOwned, StoreCall
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.testing.world.calls import run
-from tests.unit.host.test_worker import Hand, started
+from millwheel.work import InvocationOutcome
+from tests.unit.host.test_worker import Hand, bundle, started
 
 
 def answer(hand: Hand, kind: type[Any]) -> list[he.HostEffect]:
@@ -169,3 +170,20 @@ def test_a_run_that_another_one_has_overtaken_while_it_began_ends_before_it_read
     for ask in asked:
         with pytest.raises(Fenced, match="another run owns this pipeline's store now"):
             hand.give(he.Answered(ask.token, None))
+
+
+def test_a_worker_whose_write_is_fenced_ends_before_it_asks_whether_it_was_superseded() -> None:
+    """It would read rows and run hooks until then, and nothing of that could become durable."""
+    hand, hello = started()
+    superseded(hand)
+    actor = hand.worker.actors.all[hello.interval]
+    given = hand.give(he.Received("worker", Delivery(bundle(hello.interval), hello.sequencer, True)))
+    (runs,) = [effect.event for effect in given if isinstance(effect, he.Post)]
+    hand.posts = True
+    (hooks,) = [effect for effect in hand.give(runs) if isinstance(effect, he.RunHooks)]
+    given = hand.give(he.Returned(hooks.interval, hooks.sequencer, InvocationOutcome(processed=1), 0))
+    assert not [effect for effect in given if isinstance(effect, he.Failed)]
+    hand.give(he.TurnEnded())
+    assert actor.core.halted
+    (failed,) = hand.failed
+    assert "another run owns this pipeline's store now; this run ends" in f"{failed.error}"

@@ -643,3 +643,28 @@ def test_what_keeps_a_source_may_be_a_partition_that_is_not_there_yet() -> None:
         (kept,) = hand.worker.partitions.held_by("text")
         assert (kept.interval, kept.kind) == (keeps, "partition" if keeps else "source")
         assert hand.worker.partitions._why("text").startswith("a may" if keeps else "a partition that is not there yet")
+
+
+def test_a_source_that_stands_because_a_partition_is_gone_says_which_one() -> None:
+    hand = begun("a", "b")
+    hand.give(he.Started())
+    answer(hand, he.Discover, found("b", complete=False, pending=50))
+    assert hand.worker.partitions._why("text") == "a is gone"
+
+
+@pytest.mark.parametrize("took_us", [0, 60_000_000])
+def test_sources_are_searched_again_after_a_while_and_after_a_longer_one_if_it_takes_long(took_us: int) -> None:
+    """Without a rest, one search would follow the other."""
+    hand = begun("a")
+    hand.give(he.Started())
+    answer(hand, he.Discover, found("a", complete=False, pending=5))
+    opened(hand)
+    for rest in (limits.DISCOVER_DELAY_US, max(limits.DISCOVER_DELAY_US, limits.DISCOVER_REST * took_us)):
+        assert not [ask for ask in hand.waiting if isinstance(ask.wish, he.Discover)]
+        over = [ask for ask in hand.waiting if ask.wish == he.Pause(rest)]
+        hand.now += rest
+        for pause in over:
+            hand.waiting.remove(pause)
+            hand.give(he.Answered(pause.token, None))
+        hand.now += took_us
+        answer(hand, he.Discover, found(complete=False, pending=5))

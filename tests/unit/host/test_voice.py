@@ -135,3 +135,12 @@ def test_of_an_interval_that_is_gone_no_gathered_report_is_told() -> None:
     voice.forget_source("text")
     voice.obey("c2")
     assert not [message for _, message in said(voice) if isinstance(message, WatermarkReport)]
+
+
+def test_of_a_source_that_another_worker_speaks_for_no_gathered_report_is_told_when_its_time_comes() -> None:
+    voice = gathering()
+    voice.report(WatermarkReport("source:text", IntervalId(4), 5, Sequencer(7)))
+    voice.forget_source("text")
+    voice.now += 5_000
+    voice._report_when_due()
+    assert said(voice) == []

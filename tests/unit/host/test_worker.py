@@ -51,6 +51,7 @@ class Hand:
         self.worker = WorkerHost(graph=pipeline.graph())
         self.told: list[Message] = []
         self.noted: list[str] = []
+        self.failed: list[he.Failed] = []
         self.waiting: list[he.Ask] = []
 
     def give(self, event: he.HostEvent) -> list[he.HostEffect]:
@@ -61,6 +62,8 @@ class Hand:
                     self.told.append(message)
                 case he.Notice(text):
                     self.noted.append(text)
+                case he.Failed():
+                    self.failed.append(effect)
                 case he.Ask(token, StoreCall() as request) if self._later is None or not isinstance(
                     request, self._later
                 ):
