@@ -243,8 +243,12 @@ def test_ids_are_sealed_by_the_fold_after_the_bucket_turned() -> None:
         bench.now += limits.ID_BUCKET_US
         bench(ev.FoldDone(fold.upto))
     assert [lookup.sequences for lookup in bench.arrive(9, {4: ("k", 5)}).of(ev.LookupIds)] == [[4]]
+    assert bench.core.inbox_bytes > 0, "its sender has no credit for it again until it is here"
+    assert ("record", 5, "of which the store is asked whether it came before") in bench.core.blame()
     bench(ev.IdsFound(SENDER, {4}))
     assert bench.acks() == [9]
+    assert bench.core.inbox_bytes == 0
+    assert not [kind for kind, _, _ in bench.core.blame() if kind == "record"]
 
 
 def test_without_exactly_once_nothing_is_deduplicated_or_stored() -> None:
