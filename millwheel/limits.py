@@ -504,6 +504,13 @@ ADVANCE_DELAY_US: Final = 200_000
 POLL_DELAY_US: Final = 1_500
 """Before a partition that had nothing is read again: a small part of the latency of a commit."""
 
+SILENCE_SHARE: Final = 64
+"""A partition that has been silent is read again after such a share of its silence: what comes then is late by a little of
+what nobody has missed."""
+
+SILENT_POLL_US: Final = 10_000
+"""And after so long at most.  With `POLL_DELAY_US` for ever, a process that waits for input takes 7 to 14% of a processor."""
+
 ANNOUNCED_POLL_US: Final = 20_000
 """The same for a partition that says when it has rows: as old as the promise of a silent one may be, and few enough looks
 that a process without input takes next to no time."""

@@ -43,6 +43,7 @@ from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel.testing.world.simulator import Simulation
 from millwheel_storage.memory import MemoryStore
 from tests.sim.harness import faults_of
+from tests.sim.workload.drawing import silent_poll_us
 from tests.sim.workload.last import NEVER, WHEN, let_it_come
 
 START_US = 1_700_000_000 * SECOND
@@ -325,6 +326,7 @@ def small_epochs(seed: int) -> Iterator[None]:
         patch.object(limits, "EPOCH_LIMIT_WRITES", 12 if seed % 4 == 1 else limits.EPOCH_LIMIT_WRITES),
         patch.object(limits, "ADOPTED_AT_CUT", limits.ADOPTED_AT_CUT if seed % 5 == 4 else 0),
         patch.object(limits, "ADOPTED_PER_KEY", limits.ADOPTED_PER_KEY if seed % 3 == 1 else 0),
+        patch.object(limits, "SILENT_POLL_US", silent_poll_us(seed)),
     ):
         yield
 

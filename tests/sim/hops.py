@@ -27,7 +27,7 @@ from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel.testing.world.simulator import Simulation
 from millwheel_storage.memory import MemoryStore
 from tests.sim.harness import Runs, Verdict, ask_redrives, faults_of, run_shrunk
-from tests.sim.workload.drawing import START_US, nagle
+from tests.sim.workload.drawing import START_US, nagle, silent_poll_us
 
 KEYS = 7
 STEP_US = 40_000
@@ -184,6 +184,7 @@ def draw_hops(seed: int) -> Hops:
         "TIMERS_IN_MEMORY": rng.choice([0, 20]),
         "STATE_PAGE_SLOTS": rng.choice([2, 256]),
         "NAGLE_RECORDS": nagle(seed),
+        "SILENT_POLL_US": silent_poll_us(seed),
     }
     exotic["LOG_LIMIT_CHECKPOINTS"] = exotic["FOLD_TRIGGER_CHECKPOINTS"] * rng.choice([1, 4])
     workload = Hops(edges, scripts, fans, seed % 2 == 1, sparse, exotic)

@@ -26,6 +26,7 @@ from millwheel.limits import (
     POLL_DELAY_US,
     READ_LIMIT_BYTES,
     READ_LIMIT_ROWS,
+    SILENCE_SHARE,
     UNACKED_LIMIT_READS,
 )
 from millwheel.model import MAX_TIME, MIN_TIME
@@ -102,6 +103,8 @@ class InjectorCore:
         """It has said so since the last read was asked for."""
         self._reading = False
         self._poll_at: int | None = None
+        self._silent_since: int | None = None
+        """When a read found nothing, after the last one that found rows, us."""
         self._source_watermark = MIN_TIME
         self._reported = MIN_TIME
         self._exhausted = False
@@ -219,7 +222,13 @@ class InjectorCore:
         """When to read again, us; None: as soon as there is room."""
         if self._announces:
             return None if self._announced or event.full or event.finished else now + ANNOUNCED_POLL_US
-        return None if event.progressed else now + POLL_DELAY_US
+        if event.progressed:
+            self._silent_since = None
+            return None
+        if self._silent_since is None:
+            self._silent_since = now
+        rest_us = (now - self._silent_since) // SILENCE_SHARE
+        return now + max(POLL_DELAY_US, min(rest_us, limits.SILENT_POLL_US))
 
     def _pass_barrier(self, epoch: int, effects: list[ev.Effect]) -> None:
         """Everything that was read is of the epoch: note it, and tell all receivers.

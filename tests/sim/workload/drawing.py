@@ -118,6 +118,14 @@ def nagle(seed: int) -> int:
     return 0 if seed < 200 else random.Random(f"nagle {seed}").choice((0, 3, limits.NAGLE_RECORDS))
 
 
+def silent_poll_us(seed: int) -> int:
+    """How long a silent partition rests at most.
+
+    In the first three hundred seeds it is looked at all the time, so that much happens in little virtual time.
+    """
+    return limits.POLL_DELAY_US if seed < 300 else limits.SILENT_POLL_US
+
+
 def topology(rng: random.Random) -> list[StageSpec]:
     """Two or three stages, a diamond, or a stage that subscribes twice."""
     kind = rng.choice(["two", "three", "diamond", "twice", "twosources"])
@@ -191,7 +199,7 @@ def draw(seed: int) -> Workload:
     exotic["LOG_LIMIT_CHECKPOINTS"] = exotic["FOLD_TRIGGER_CHECKPOINTS"] * (1 + seed % 4)
     exotic["UNFOLDED_LIMIT_KEYS"] = (1, 3, 131_072)[seed % 3]
     exotic["STATE_PAGE_SLOTS"] = slots
-    exotic["NAGLE_RECORDS"] = nagle(seed)
+    exotic |= {"NAGLE_RECORDS": nagle(seed), "SILENT_POLL_US": silent_poll_us(seed)}
     ids = random.Random(f"ids {seed}")  # a stream of its own: the workloads of old seeds stay what they were
     if ids.random() < 0.7:
         exotic |= {

@@ -11,7 +11,7 @@ from millwheel.core.interval import events as ev
 from millwheel.core.source.injector import InjectorCore
 from millwheel.ids import IntervalId, ProducerId, Seq, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.intervals import Ranges
-from millwheel.limits import ADVANCE_DELAY_US, ANNOUNCED_POLL_US, UNACKED_LIMIT_READS
+from millwheel.limits import ADVANCE_DELAY_US, ANNOUNCED_POLL_US, POLL_DELAY_US, SILENT_POLL_US, UNACKED_LIMIT_READS
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import SourcePosition
 from millwheel.work import Columns
@@ -213,6 +213,27 @@ def test_an_empty_read_polls_again_later() -> None:
     (alarm,) = of(injector.handle(nothing(0, False), 0), ev.SetAlarm)
     assert not of(injector.handle(ev.AlarmRang(), alarm.at - 1), ev.Read)
     assert of(injector.handle(ev.AlarmRang(), alarm.at), ev.Read)
+
+
+def test_what_is_silent_for_long_is_read_less_often_until_something_comes() -> None:
+    injector = core()
+    injector.start(0)
+
+    def rest(silence_us: int) -> int:
+        """After a read that finds nothing at that time."""
+        (alarm,) = of(injector.handle(nothing(0, False), 500 + silence_us), ev.SetAlarm)
+        assert of(injector.handle(ev.AlarmRang(), alarm.at), ev.Read)
+        return alarm.at - 500 - silence_us
+
+    for first in (0, 7):
+        at = 64 * POLL_DELAY_US
+        assert [rest(silence) for silence in (0, 1, at, at + 64)] == [POLL_DELAY_US] * 3 + [POLL_DELAY_US + 1]
+        at = 64 * SILENT_POLL_US
+        assert [rest(silence) for silence in (at - 64, at, at + 64, 9 * at)] == [SILENT_POLL_US - 1] + [
+            SILENT_POLL_US
+        ] * 3
+        assert rest(-5) == POLL_DELAY_US, "the clock was set back"
+        assert of(injector.handle(rows(first, [5], 5), 500), ev.Read)
 
 
 @pytest.mark.parametrize("came", ["nothing", "rows"])
