@@ -509,7 +509,7 @@ SILENCE_SHARE: Final = 64
 what nobody has missed."""
 
 SILENT_POLL_US: Final = 10_000
-"""And after so long at most.  With `POLL_DELAY_US` for ever, a process that waits for input takes 7 to 14% of a processor."""
+"""And after so long at most.  With `POLL_DELAY_US` for ever, a process that waits for input takes 7 to 18% of a processor."""
 
 ANNOUNCED_POLL_US: Final = 20_000
 """The same for a partition that says when it has rows: as old as the promise of a silent one may be, and few enough looks

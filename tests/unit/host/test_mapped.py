@@ -934,6 +934,8 @@ def test_a_source_is_let_go_when_what_was_read_of_it_is_acked_and_another_one_do
     core.settled = lambda: False  # type: ignore[method-assign]
     assert ownership_of(hand)._busy([], ["text"], False)
     assert not ownership_of(hand)._busy([], ["more"], False)
+    for both in (["text", "more"], ["more", "text"]):
+        assert ownership_of(hand)._busy([], both, False), both
     del core.settled
     assert not ownership_of(hand)._busy([], ["text"], False)
 
@@ -1011,21 +1013,6 @@ def test_what_an_interval_has_kept_in_memory_is_for_the_others_as_soon_as_it_is_
     assert shares == [hand.worker.shares.whole_bytes]
 
 
-def test_a_source_whose_rows_are_under_way_is_not_let_go_because_another_one_is_settled() -> None:
-    """Both are asked for together.  The next owner would read again what is under way."""
-    hand = ClusterHand(relayed(True))
-    hand.give(he.Started())
-    hand.give(he.Received(hand.leader, Led(hand.epoch)))
-    run(hand.store.open_source("text", {"rows": b""}))
-    place_source(hand, hand.mine)
-    found_partition(hand)
-    begun(hand)
-    ((_, core),) = hand.worker.actors.partitions()
-    core.settled = lambda: False  # type: ignore[method-assign]
-    assert ownership_of(hand)._busy([], ["text", "more"], False)
-    assert ownership_of(hand)._busy([], ["more", "text"], False)
-
-
 def test_a_worker_that_leaves_does_not_wait_for_acks(hand: ClusterHand) -> None:
     """Whoever would ack may have left: all that counts was acked before the run was said to be over."""
     hand.place(ONE, owner=hand.mine)
@@ -1040,18 +1027,6 @@ def test_a_worker_that_leaves_does_not_wait_for_acks(hand: ClusterHand) -> None:
     for _ in range(20):
         hand.pass_time()
     assert hand.over
-
-
-def test_a_change_of_the_map_that_is_told_before_any_map_was_read_is_read() -> None:
-    hand = ClusterHand()
-    hand.held = ReadMap
-    hand.give(he.Started())
-    hand.give(he.Received(hand.leader, MapChanged(1)))
-    reading, hand.held, hand.waiting = [ask for ask in hand.waiting if isinstance(ask.wish, ReadMap)], None, []
-    for ask in reading:
-        hand.answer(ask)
-    hand.place(ONE, owner=hand.mine)
-    assert hand.owned() == {ONE}
 
 
 def test_a_change_of_the_map_that_is_known_by_now_is_not_read_again(hand: ClusterHand) -> None:
