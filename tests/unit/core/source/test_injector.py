@@ -219,21 +219,20 @@ def test_what_is_silent_for_long_is_read_less_often_until_something_comes() -> N
     injector = core()
     injector.start(0)
 
-    def rest(silence_us: int) -> int:
-        """After a read that finds nothing at that time."""
-        (alarm,) = of(injector.handle(nothing(0, False), 500 + silence_us), ev.SetAlarm)
+    def rest(begin: int, silence_us: int) -> int:
+        """After a read that finds nothing so long after the first one that did not."""
+        (alarm,) = of(injector.handle(nothing(0, False), begin + silence_us), ev.SetAlarm)
         assert of(injector.handle(ev.AlarmRang(), alarm.at), ev.Read)
-        return alarm.at - 500 - silence_us
+        return alarm.at - begin - silence_us
 
-    for first in (0, 7):
-        at = 64 * POLL_DELAY_US
-        assert [rest(silence) for silence in (0, 1, at, at + 64)] == [POLL_DELAY_US] * 3 + [POLL_DELAY_US + 1]
-        at = 64 * SILENT_POLL_US
-        assert [rest(silence) for silence in (at - 64, at, at + 64, 9 * at)] == [SILENT_POLL_US - 1] + [
-            SILENT_POLL_US
-        ] * 3
-        assert rest(-5) == POLL_DELAY_US, "the clock was set back"
-        assert of(injector.handle(rows(first, [5], 5), 500), ev.Read)
+    short, long = 64 * POLL_DELAY_US, 64 * SILENT_POLL_US
+    for first, begin in ((0, 500), (7, 20 * long)):
+        rests = [rest(begin, silence) for silence in (0, 1, short, short + 64)]
+        assert rests == [POLL_DELAY_US] * 3 + [POLL_DELAY_US + 1]
+        rests = [rest(begin, silence) for silence in (long - 64, long, long + 64, 9 * long)]
+        assert rests == [SILENT_POLL_US - 1] + [SILENT_POLL_US] * 3
+        assert rest(begin, -5) == POLL_DELAY_US, "the clock was set back"
+        assert of(injector.handle(rows(first, [5], 5), begin), ev.Read)
 
 
 @pytest.mark.parametrize("came", ["nothing", "rows"])
